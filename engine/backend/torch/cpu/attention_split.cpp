@@ -313,7 +313,7 @@ class Tile {
   // dense: the split's rows; branch: scratch; first: this is the first read of the split, so
   // prefetch.
   void attend(const Window<A, K>& dense, Window<A, K>& branch, bool first) {
-    look();
+    find_ranges();
     first ? score_dense<true>(dense) : score_dense<false>(dense);
     for (int k = from_; first && k < std::min(to_, from_ + kRowsAhead); ++k) {
       for (int i = 0; i < head_dim_; i += kVector<A>) fetch_ahead<1, A>(dense.values()[k] + i);
@@ -321,7 +321,7 @@ class Tile {
     score_extras(branch);
     for (int r = first_; r < end_; ++r) {
       clear(r);
-      if (seen(r).begin < seen(r).end) soften(r);
+      if (seen(r).begin < seen(r).end) softmax(r);
     }
     // Each row adds its keys in ascending order. The range visible to all rows is read once.
     const bool shared = shared_from_ < shared_to_;
@@ -348,7 +348,7 @@ class Tile {
   A* score_of(int query) { return score_ + query * kScoreStride; }
   A* state_of(int query) { return state_ + query * width_; }
 
-  void look() {
+  void find_ranges() {
     for (int r = first_; r < end_; ++r) {
       const Visible& v = seen_[r - first_] = visible(*t_.rows, r, base_);
       if (v.begin < v.middle) {
@@ -417,7 +417,7 @@ class Tile {
   }
 
   // Adds the distance bias and replaces scores by softmax weights.
-  void soften(int r) {
+  void softmax(int r) {
     const Visible& v = seen(r);
     const DistanceBias<A>& bias = t_.bias;
     for (int h = 0; h < heads_; ++h) {

@@ -26,14 +26,14 @@ int processors() {
   return kCount;
 }
 
-bool crowded() { return team_threads.load(std::memory_order_relaxed) > processors(); }
+bool oversubscribed() { return team_threads.load(std::memory_order_relaxed) > processors(); }
 
 // Spins for some microseconds until done(). Does not spin if the processors are oversubscribed:
 // that would cost another thread, and then this one, a time slice.
 template <class F>
 bool spin_until(const F& done) {
   if (done()) return true;
-  if (crowded()) return false;
+  if (oversubscribed()) return false;
   const auto end = std::chrono::steady_clock::now() + kSpinTime;
   do {
     for (int i = 0; i < 32; ++i) {
@@ -67,7 +67,7 @@ void pin(pthread_t thread, const cpu_set_t& allowed, int n) {
 }
 
 // Moves the calling thread off `cpu` if it runs there. It may be scheduled there again later.
-void leave(int cpu, const cpu_set_t& allowed) {
+void move_off(int cpu, const cpu_set_t& allowed) {
   if (cpu < 0 || sched_getcpu() != cpu || CPU_COUNT(&allowed) < 2) return;
   cpu_set_t others = allowed;
   CPU_CLR(cpu, &others);
@@ -181,11 +181,11 @@ class Team {
     order_.number.store(job, std::memory_order_release);
     // Do not wait for the store to become visible: that takes as long as a short range. A helper
     // that falls asleep meanwhile is woken after the first range.
-    if (asleep_.load(std::memory_order_relaxed) > 0) call();
+    if (asleep_.load(std::memory_order_relaxed) > 0) wake();
     const int64_t range = take(shares_[0], job, order_.share(1, size()), /*own=*/true);
     if (range >= 0) order_.run(range);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (asleep_.load() > 0) call();
+    if (asleep_.load() > 0) wake();
     work(0, size(), job);
     bool closed = false;
     for (int i = 1; i < size(); ++i) {
@@ -200,7 +200,7 @@ class Team {
     }
   }
 
-  void call() {
+  void wake() {
     owner_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
     order_.number.notify_all();
   }
@@ -219,25 +219,25 @@ class Team {
   void help(int member, int size) {
     std::atomic<uint32_t>& at = shares_[static_cast<size_t>(member)].at;
     uint32_t now = 0;
-    uint32_t heard = 0;
-    const auto called = [&] {
+    uint32_t job = 0;
+    const auto job_open = [&] {
       now = order_.number.load();
-      return (now % 2 != 0 && now != heard) || ending_.load(std::memory_order_relaxed);
+      return (now % 2 != 0 && now != job) || ending_.load(std::memory_order_relaxed);
     };
     for (;;) {
-      while (!spin_until(called)) {
+      while (!spin_until(job_open)) {
         asleep_.fetch_add(1);
-        if (!called()) order_.number.wait(now);
+        if (!job_open()) order_.number.wait(now);
         asleep_.fetch_sub(1);
         // A busy kernel wakes a thread on the waker's processor, where it would wait until the
         // owner has finished alone, every time.
-        if (first_cpu_ < 0 && !crowded()) leave(owner_cpu_.load(), before_);
+        if (first_cpu_ < 0 && !oversubscribed()) move_off(owner_cpu_.load(), before_);
       }
       if (ending_.load()) return;
-      heard = now;
-      at.store(heard);
-      if (order_.number.load() == heard) work(member, size, heard);
-      at.store(heard + 1, std::memory_order_release);
+      job = now;
+      at.store(job);
+      if (order_.number.load() == job) work(member, size, job);
+      at.store(job + 1, std::memory_order_release);
     }
   }
 

@@ -11,7 +11,7 @@ namespace tandem::cpu {
 namespace {
 
 // Minimum work in nanoseconds that is worth waking another thread for.
-constexpr double kWorth = 2000;
+constexpr double kMinNanoseconds = 2000;
 
 // Limit of rows * (threads - 1) up to which each thread prepares all rows itself. Beyond it the
 // preparation is shared. The limit is lower for quantized weights, whose rows take longer to
@@ -138,7 +138,7 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
   parts = (groups + part - 1) / part;
   Call<O, A, Matrix> call{out, bias, &w, x, nullptr, next_call(), panels, part, then, activation};
   const int64_t tasks = parts * panels;
-  if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kWorth) {
+  if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kMinNanoseconds) {
     return call(0, tasks);
   }
   if (x.rows * (threads - 1) > own_rows(w)) {

@@ -30,7 +30,7 @@ inline constexpr int kMostQueries = sizeof(A) == 8 ? 4 : 16;
 // Keys visible to a row, by number. Keys [first, dense) are dense: the number is the cache row.
 // Keys [others, end) are extra: RowView::extra[`extra`] onwards. Same as RowView::first_dense(),
 // first_extra() and last_key().
-struct Seen {
+struct VisibleKeys {
   int first, dense;
   int others, end;
   int extra;
@@ -42,21 +42,21 @@ struct Seen {
   }
 };
 
-inline __device__ Seen seen_by(const RowView& rows, int64_t r) {
+inline __device__ VisibleKeys visible_keys(const RowView& rows, int64_t r) {
   const bool cut = rows.window > 0 && !mutated(Mutant::kNoWindow);
   const int prompts = rows.prompts == nullptr ? 0 : rows.prompts[r];
   const int kept = mutated(Mutant::kPromptsCut) ? rows.window : prompts + rows.window;
-  Seen seen;
-  seen.dense = rows.dense_end[r] + (mutated(Mutant::kSeeNext) ? 1 : 0);
+  VisibleKeys keys;
+  keys.dense = rows.dense_end[r] + (mutated(Mutant::kSeeNext) ? 1 : 0);
   const int oldest = rows.position[r] + 1 - rows.window;
-  seen.first = cut ? min(seen.dense, max(rows.first_key[r], oldest)) : rows.first_key[r];
-  seen.extra = cut ? max(rows.extra_begin[r], rows.extra_end[r] - kept) : rows.extra_begin[r];
-  seen.position = rows.position[r];
-  const int extras = mutated(Mutant::kNoExtra) ? 0 : rows.extra_end[r] - seen.extra;
-  seen.end = extras > 0 ? seen.position + prompts + 1 : seen.dense;
-  seen.others = seen.end - extras;
-  seen.table = mutated(Mutant::kFirstTable) ? 0 : rows.table[r];
-  return seen;
+  keys.first = cut ? min(keys.dense, max(rows.first_key[r], oldest)) : rows.first_key[r];
+  keys.extra = cut ? max(rows.extra_begin[r], rows.extra_end[r] - kept) : rows.extra_begin[r];
+  keys.position = rows.position[r];
+  const int extras = mutated(Mutant::kNoExtra) ? 0 : rows.extra_end[r] - keys.extra;
+  keys.end = extras > 0 ? keys.position + prompts + 1 : keys.dense;
+  keys.others = keys.end - extras;
+  keys.table = mutated(Mutant::kFirstTable) ? 0 : rows.table[r];
+  return keys;
 }
 
 // Partition of the work into thread blocks.
@@ -121,7 +121,7 @@ class AttentionBlock {
   static constexpr int kPassNumbers = kPass * kValueLanes * kN;
 
   struct Shared {
-    SharedArray<Seen, kQueries> seen;  // per row
+    SharedArray<VisibleKeys, kQueries> visible;  // per row
     SharedArray<A, kQueries * kMaxHeadDim> q;
     SharedArray<A, kQueries * kSplitKeys> weights;  // scores, then weights
     SharedArray<A, kQueries> tops, totals;
@@ -145,12 +145,12 @@ class AttentionBlock {
     load();
     __syncthreads();
     for (int i = 0; i < rows_; ++i) {
-      const Seen seen = s_.seen[i];
-      keys_ = max(keys_, min(seen.end, base_ + kSplitKeys) - base_);
+      const VisibleKeys keys = s_.visible[i];
+      keys_ = max(keys_, min(keys.end, base_ + kSplitKeys) - base_);
     }
     score();
-    if (!mutated(Mutant::kSoftenWithoutBarrier)) __syncthreads();
-    soften();
+    if (!mutated(Mutant::kSoftmaxWithoutBarrier)) __syncthreads();
+    softmax();
     if (!mutated(Mutant::kWeighWithoutBarrier)) __syncthreads();
     weigh();
   }
@@ -164,19 +164,19 @@ class AttentionBlock {
 
   // Offset of a query's key in words; -1: not visible. key: index in the split.
   __device__ int64_t place(int query, int key) const {
-    const Seen seen = s_.seen[query / heads_];
+    const VisibleKeys keys = s_.visible[query / heads_];
     const int number = base_ + key;
-    if (key >= kSplitKeys || !seen.has(number)) return -1;
+    if (key >= kSplitKeys || !keys.has(number)) return -1;
     const RowView& rows = a_.rows;
-    const int row = number < seen.dense ? number : rows.extra[seen.extra + number - seen.others];
-    const int64_t page = rows.pages[seen.table + row / rows.page_rows];
+    const int row = number < keys.dense ? number : rows.extra[keys.extra + number - keys.others];
+    const int64_t page = rows.pages[keys.table + row / rows.page_rows];
     const int heads = a_.kv.kv_heads + (mutated(Mutant::kPageStride) ? 1 : 0);
     return ((page * heads + kv_head_) * rows.page_rows + row % rows.page_rows) * words_;
   }
 
   __device__ void load() {
     if (static_cast<int>(threadIdx.x) < rows_) {
-      s_.seen[threadIdx.x] = seen_by(a_.rows, first_row_ + static_cast<int>(threadIdx.x));
+      s_.visible[threadIdx.x] = visible_keys(a_.rows, first_row_ + static_cast<int>(threadIdx.x));
     }
     const int d = a_.kv.head_dim;
     for (int i = threadIdx.x; i < queries_ * d; i += kAttentionThreads) {
@@ -231,29 +231,29 @@ class AttentionBlock {
   __device__ A by_distance(int query, int number) const {
     const ScoresByDistance<A>& bias = a_.bias;
     if (bias.table == nullptr) return 0;
-    const Seen seen = s_.seen[query / heads_];
+    const VisibleKeys keys = s_.visible[query / heads_];
     const int distance =
-        mutated(Mutant::kDistanceTurned) ? seen.position - number : number - seen.position;
+        mutated(Mutant::kDistanceTurned) ? keys.position - number : number - keys.position;
     const int64_t row = int64_t{head_of(query)} * (bias.before + 1 + bias.after) + bias.before;
     return bias.table[row + min(max(distance, -bias.before), bias.after)];
   }
 
   // Replaces scores by softmax weights. One warp per query.
-  __device__ void soften() {
+  __device__ void softmax() {
     const int lane = threadIdx.x % kWarp;
     for (int j = threadIdx.x / kWarp; j < queries_; j += kAttentionWarps) {
-      const Seen seen = s_.seen[j / heads_];
+      const VisibleKeys keys = s_.visible[j / heads_];
       const int at = j * kSplitKeys;
       A top = -INFINITY;
       for (int k = lane; k < keys_; k += kWarp) {
-        if (seen.has(base_ + k)) top = larger(top, s_.weights[at + k]);
+        if (keys.has(base_ + k)) top = larger(top, s_.weights[at + k]);
       }
       for (int step = kWarp / 2; step > 0; step /= 2) {
         top = larger(top, __shfl_xor_sync(0xffffffffu, top, step));
       }
       A total = 0;
       for (int k = lane; k < keys_; k += kWarp) {
-        if (!seen.has(base_ + k)) continue;
+        if (!keys.has(base_ + k)) continue;
         const A weight = exp(s_.weights[at + k] - top);
         s_.weights[at + k] = weight;
         total += weight;

@@ -22,7 +22,7 @@ namespace tandem::cuda {
   X(RopeNeighbours, "adjacent dimensions are rotated together")                                   \
   X(StoreInOrder, "keys are stored at the row number instead of the slot")                        \
   X(GateRows, "`up` is read at the next row's gate")                                              \
-  X(SoftenWithoutBarrier, "softmax weights are computed without a barrier after the scores")      \
+  X(SoftmaxWithoutBarrier, "softmax weights are computed without a barrier after the scores")     \
   X(WeighWithoutBarrier, "values are added without a barrier after the weights")                  \
   X(SumsWithoutBarrier, "the warps' sums are added without a barrier")                            \
   X(PassesOverlap, "the next pass's sums are written before all threads have read the last ones") \
