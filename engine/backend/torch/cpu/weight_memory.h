@@ -14,9 +14,9 @@ struct FreeWeights {
 using WeightMemory = std::unique_ptr<std::byte, FreeWeights>;
 
 // Returns `bytes` bytes, aligned to 64 and not yet touched. Allocations of one thread are placed
-// consecutively in huge pages (a request to the kernel that may be ignored): matrices are often
-// smaller than a huge page, and small pages cost TLB misses, twice as much in virtual machines. A
-// stretch is freed with its last matrix.
+// consecutively in huge pages, if the kernel grants them. Matrices are often smaller than a huge
+// page, and small pages cost TLB misses, twice as much in virtual machines. A stretch is freed with
+// its last matrix.
 WeightMemory allocate_weights(size_t bytes);
 
 }  // namespace tandem::cpu

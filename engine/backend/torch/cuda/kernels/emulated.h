@@ -1,11 +1,13 @@
 // platform.h without a device: checked host implementations of what kernels use. The emulator that
 // runs them belongs to the tests (tests/engine/backend/torch/cuda/kernels/emulator.h).
 //
-// The following end a launch with an emulator::Fault: an access out of bounds or misaligned; a read
-// of uninitialized memory; a data race (two threads access the same memory without a barrier in
-// between, and one of them writes); a barrier or shuffle that only some threads reach; too much
-// shared memory; an access to device memory by a thread that has not waited for the previous
-// launch.
+// An emulator::Fault ends a launch on:
+//   - an access out of bounds or misaligned;
+//   - a read of uninitialized memory;
+//   - a data race: two threads access the same memory without a barrier in between, and one writes;
+//   - a barrier or shuffle that only some threads reach;
+//   - too much shared memory;
+//   - an access to device memory by a thread that has not waited for the previous launch.
 #pragma once
 
 #include <algorithm>

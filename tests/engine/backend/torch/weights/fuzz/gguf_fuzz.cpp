@@ -76,8 +76,9 @@ const std::vector<std::string>& good_files() {
 
 }  // namespace
 
-// The input as a file, and as edits of a valid one, so that most inputs get past the counts: the
-// first byte selects the file, then every four bytes are an offset (two), an operation and a value.
+// Uses the input as a file and as edits of a valid file. With edits, most inputs get past the
+// counts. The first byte selects the file; then every four bytes are an offset (two), an operation
+// and a value.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   parse(tandem::fuzz::text_of(data, size));
   if (size == 0) return 0;
