@@ -220,7 +220,7 @@ TEST(PackedInts, ConfigOfGptq) {
   const json plain = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"sym", true}};
   const auto read = parse(plain);
   ASSERT_TRUE(read.ok()) << read.status();
-  ASSERT_TRUE(read->safetensors / packed_ints.has_value());
+  ASSERT_TRUE(read->packed_ints.has_value());
   EXPECT_EQ(read->packed_ints->method, Method::kGptq);
   EXPECT_EQ(read->packed_ints->group, 128);
   EXPECT_EQ(read->packed_ints->zero, 7);
