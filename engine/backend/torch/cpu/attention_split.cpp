@@ -20,7 +20,7 @@ template <class A>
 inline constexpr int kVector = static_cast<int>(HWY_LANES(A));
 
 // Queries that share each read of a key, limited by the number of registers.
-inline constexpr int kMostQueries = 6;
+inline constexpr int kMaxQueries = 6;
 
 // Distance between the scores of two queries. The padding allows whole-vector stores at any offset.
 inline constexpr int kScoreStride = kSplitKeys + kLanes;
@@ -42,7 +42,7 @@ HWY_INLINE hn::Vec<D> load_part(D d, const K* p, int n) {
   return load(d, part);
 }
 
-// Calls f.operator()<kQueries>(), kQueries = 1 .. kMostQueries.
+// Calls f.operator()<kQueries>(), kQueries = 1 .. kMaxQueries.
 template <class F>
 HWY_INLINE void for_queries(int n, const F& f) {
   switch (n) {
@@ -291,7 +291,7 @@ class Window {
   const K* value_[kSplitKeys];
 };
 
-// Up to kMostQueries queries of a split: heads [first_head, first_head + heads) of rows [first,
+// Up to kMaxQueries queries of a split: heads [first_head, first_head + heads) of rows [first,
 // end). It is either part of one row's heads or all heads of several rows.
 template <class A, class K>
 class Tile {
@@ -446,14 +446,14 @@ class Tile {
   int64_t width_;
   const A* q_;
   A* state_;
-  Visible seen_[kMostQueries];                        // per row
+  Visible seen_[kMaxQueries];                         // per row
   int from_ = kSplitKeys, to_ = 0;                    // dense keys visible to some row
   int shared_from_ = 0;                               // dense keys
   int shared_to_ = kSplitKeys;                        // visible to all rows
   int from_extra_ = std::numeric_limits<int>::max();  // extra keys (cache rows) visible to some row
   int to_extra_ = 0;
-  alignas(64) A score_[kMostQueries * kScoreStride];
-  alignas(64) A extra_score_[kMostQueries * kScoreStride];  // by cache row
+  alignas(64) A score_[kMaxQueries * kScoreStride];
+  alignas(64) A extra_score_[kMaxQueries * kScoreStride];  // by cache row
 };
 
 template <class A, class K>
@@ -468,9 +468,9 @@ void attend(const SplitTask<A, K>& t) {
   Window<A, K> dense(t, t.packed);
   Window<A, K> branch(t, t.packed + int64_t{t.kv.head_dim} * kSplitKeys);
   dense.set(t.split * kSplitKeys, from, to);
-  const int parts = (t.group + kMostQueries - 1) / kMostQueries;
+  const int parts = (t.group + kMaxQueries - 1) / kMaxQueries;
   const int heads = (t.group + parts - 1) / parts;
-  const int rows = parts > 1 ? 1 : kMostQueries / t.group;
+  const int rows = parts > 1 ? 1 : kMaxQueries / t.group;
   for (int r = t.first_row; r < t.end_row; r += rows) {
     for (int h = 0; h < t.group; h += heads) {
       Tile<A, K>(t, r, std::min(r + rows, t.end_row), h, std::min(heads, t.group - h))

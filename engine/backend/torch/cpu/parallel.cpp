@@ -108,7 +108,7 @@ struct alignas(64) Share {
   // Helpers only: the job that the helper is inside, or that job + 1 after it has left.
   std::atomic<uint32_t> at{0};
 };
-constexpr int64_t kMostRanges = 0xffff;  // total of all shares
+constexpr int64_t kMaxRanges = 0xffff;  // total of all shares
 
 // Takes the next of `ranges` ranges of a share, or returns -1. The owner of the share takes from
 // the front. Others take from the back and leave the last range to an owner that has started.
@@ -168,9 +168,9 @@ class Team {
     order_.closure = bytes > 0 ? order_.copy : closure;
     order_.grain = grain;
     if (bytes > 0) std::memcpy(order_.copy, closure, bytes);
-    for (int64_t first = 0; first < n; first += kMostRanges * grain) {
+    for (int64_t first = 0; first < n; first += kMaxRanges * grain) {
       order_.first = first;
-      order_.end = std::min(n, first + kMostRanges * grain);
+      order_.end = std::min(n, first + kMaxRanges * grain);
       run_order();
     }
   }

@@ -26,13 +26,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Registers of a tile: two sums per row, two weights, and one broadcast input.
 #if HWY_TARGET <= HWY_AVX3  // 32 registers
-constexpr int kMostRows = 14;
+constexpr int kMaxRows = 14;
 constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 4 ? 2 : 1; }
 #elif HWY_TARGET == HWY_AVX2  // 16 registers
-constexpr int kMostRows = 6;
+constexpr int kMaxRows = 6;
 constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #else
-constexpr int kMostRows = 3;
+constexpr int kMaxRows = 3;
 constexpr int panels_at_once(int rows) { return rows == 1 ? 2 : 1; }
 #endif
 
@@ -438,7 +438,7 @@ struct Tiles {
     return single ? one[rows - 1] : several[rows - 1];
   }
   static Multiply<O, A> get(int rows, bool single) {
-    return pick(rows, single, std::make_integer_sequence<int, kMostRows>());
+    return pick(rows, single, std::make_integer_sequence<int, kMaxRows>());
   }
 };
 
@@ -565,7 +565,7 @@ TileShape shape_of_tiles(WeightType type) {
   if (type == WeightType::kInt8 && use_vnni()) inputs = 4;
   if (type == WeightType::kBFloat16 && use_bf16()) inputs = 2;
 #endif
-  return {2 * lanes, inputs, kMostRows, panels_at_once(1)};
+  return {2 * lanes, inputs, kMaxRows, panels_at_once(1)};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -29,11 +29,11 @@ constexpr int kColumns = QuantizedMatrix::kColumns;
 // share the cost of unpacking a unit. Units are processed in order, so weights are one stream.
 // Groups depend on each other only through their totals, so the processor overlaps several groups.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int kMostRows = 8;
+constexpr int kMaxRows = 8;
 #elif HWY_TARGET == HWY_EMU128  // a reference; each row count takes seconds to compile
-constexpr int kMostRows = 1;
+constexpr int kMaxRows = 1;
 #else
-constexpr int kMostRows = 3;
+constexpr int kMaxRows = 3;
 #endif
 
 // Prefetch distance of the code stream in bytes. The hardware prefetcher is weak here on some
@@ -236,7 +236,7 @@ Multiply pick_rows(int rows, std::integer_sequence<int, Rows...>) {
 
 Multiply pick(QuantType type, int rows) {
   return for_quant_type(type, [&]<QuantType kType>() {
-    return pick_rows<kType>(rows, std::make_integer_sequence<int, kMostRows>());
+    return pick_rows<kType>(rows, std::make_integer_sequence<int, kMaxRows>());
   });
 }
 
@@ -290,7 +290,7 @@ void finish(const QuantTask& t, const QuantizedMatrix::Segment& segment, int64_t
 void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel,
                       int64_t first_group, int64_t end_group) {
   const PreparedRows& x = *t.x;
-  HWY_ALIGN float sums[kMostRows * kColumns];
+  HWY_ALIGN float sums[kMaxRows * kColumns];
   for (const QuantizedMatrix::Segment& s : t.weights->segments()) {
     const int64_t end = std::min(end_panel, s.first_panel + s.panels);
     for (int64_t panel = std::max(first_panel, s.first_panel); panel < end; ++panel) {
@@ -311,7 +311,7 @@ void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel
   }
 }
 
-int most_quantized_rows() { return kMostRows; }
+int most_quantized_rows() { return kMaxRows; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tandem::cpu

@@ -25,7 +25,7 @@ inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
 
 // Maximum queries per thread block. Queries and their scores are in shared memory.
 template <class A>
-inline constexpr int kMostQueries = sizeof(A) == 8 ? 4 : 16;
+inline constexpr int kMaxQueries = sizeof(A) == 8 ? 4 : 16;
 
 // Keys visible to a row, by number. Keys [first, dense) are dense: the number is the cache row.
 // Keys [others, end) are extra: RowView::extra[`extra`] onwards. Same as RowView::first_dense(),
@@ -113,7 +113,7 @@ template <class T, class Word>
 class AttentionBlock {
  public:
   using A = Residual<T>;
-  static constexpr int kQueries = kMostQueries<A>;
+  static constexpr int kQueries = kMaxQueries<A>;
   static constexpr int kN = sizeof(Word) / sizeof(T);  // elements per word
   static constexpr int kKeyLanes = 8;                  // threads per key's score
   static constexpr int kValueLanes = 16;               // threads per value
@@ -403,7 +403,7 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments<T> a) {
 // Partition of a launch for these rows; it determines the size of AttentionParts.
 template <class T>
 AttentionGrid attention_grid(const RowView& rows, int heads, int kv_heads) {
-  return AttentionGrid::of(rows, heads / kv_heads, kMostQueries<Residual<T>>);
+  return AttentionGrid::of(rows, heads / kv_heads, kMaxQueries<Residual<T>>);
 }
 
 // REQUIRES: head_dim <= kMaxHeadDim; a.grid is attention_grid(); a.parts is set if it has several

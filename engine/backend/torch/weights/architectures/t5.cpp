@@ -15,7 +15,7 @@ namespace tandem {
 namespace {
 
 // T5 has no maximum length. This limit bounds memory.
-constexpr int kMostRows = 4096;
+constexpr int kMaxRows = 4096;
 
 // Tensor names of the encoder or decoder.
 DecoderNames names_of(const std::string& half, bool gated) {
@@ -99,7 +99,7 @@ absl::Status read(const HfFile& file, const char* mlp, bool scales, DecoderConfi
   c.head_dim = read_size(file, "d_kv", std::nullopt, 1024);
   const int layers = read_size(file, "num_layers", std::nullopt, kMaxLayers);
   c.layers = read_size(file, "num_decoder_layers", layers, kMaxLayers);
-  c.max_positions = kMostRows;
+  c.max_positions = kMaxRows;
   c.norm_eps = fields.number("layer_norm_epsilon", 1e-6, 0, 1);
   c.attention_scale = 1;
   c.rotary = false;

@@ -215,10 +215,10 @@ std::string byte_level_bpe(GgufFields& fields, const Pre& pre, const GgufVocabul
     fields.refuse("tokenizer.ggml.merges", "missing", "the merges of a byte-level vocabulary");
   }
   const std::vector<Merge> merges = read_merges(fields, vocabulary);
-  json parts = {{"added_tokens", vocabulary.added()},
+  json parts = {{"added_tokens", vocabulary.added_tokens()},
                 {"pre_tokenizer", words_json(pre)},
                 {"decoder", byte_level(true)},
-                {"post_processor", vocabulary.around(fields, pre.add_bos, false)}};
+                {"post_processor", vocabulary.post_processor(fields, pre.add_bos, false)}};
   if (pre.nfc) parts["normalizer"] = {{"type", "NFC"}};
   const json settings = {{"type", "BPE"},
                          {"unk_token", nullptr},
@@ -247,10 +247,10 @@ std::string sentencepiece_bpe(GgufFields& fields, const GgufVocabulary& vocabula
   if (prefix) {
     decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   }
-  json parts = {{"added_tokens", vocabulary.added()},
+  json parts = {{"added_tokens", vocabulary.added_tokens()},
                 {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
                 {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
-                {"post_processor", vocabulary.around(fields, true, false)}};
+                {"post_processor", vocabulary.post_processor(fields, true, false)}};
   json settings = {{"type", "BPE"}, {"fuse_unk", true}, {"byte_fallback", true}};
   settings["unk_token"] = unknown ? json(vocabulary.tokens[*unknown]) : json(nullptr);
   return tokenizer_json_of(std::move(parts), model_json(settings, vocabulary, merges));

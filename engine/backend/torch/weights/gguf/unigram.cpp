@@ -41,7 +41,8 @@ std::string gguf_unigram(GgufFields& fields, const GgufVocabulary& vocabulary) {
   for (const int64_t byte : fields.integers("tokenizer.ggml.precompiled_charsmap")) {
     map.push_back(static_cast<char>(byte));
   }
-  const json around = vocabulary.around(fields, /*add_bos=*/false, /*add_eos=*/true);
+  const json post_processor =
+      vocabulary.post_processor(fields, /*add_bos=*/false, /*add_eos=*/true);
   if (!fields.status().ok()) return "";
   json normalizers = json::array();
   if (!map.empty()) {
@@ -57,11 +58,11 @@ std::string gguf_unigram(GgufFields& fields, const GgufVocabulary& vocabulary) {
                        {"replacement", kGgufSpace},
                        {"prepend_scheme", prefix ? "always" : "never"},
                        {"split", true}};
-  json parts = {{"added_tokens", vocabulary.added()},
+  json parts = {{"added_tokens", vocabulary.added_tokens()},
                 {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
                 {"pre_tokenizer", spaces},
                 {"decoder", spaces},
-                {"post_processor", around}};
+                {"post_processor", post_processor}};
   return tokenizer_json_of(std::move(parts), model_json(vocabulary, scores, unknown));
 }
 

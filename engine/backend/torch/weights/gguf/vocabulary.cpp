@@ -74,7 +74,7 @@ std::vector<float> GgufVocabulary::scores(GgufFields& fields) const {
   return all;
 }
 
-json GgufVocabulary::added() const {
+json GgufVocabulary::added_tokens() const {
   json all = json::array();
   for (size_t id = 0; id < tokens.size(); ++id) {
     const int64_t type = types[id];
@@ -91,7 +91,7 @@ json GgufVocabulary::added() const {
   return all;
 }
 
-json GgufVocabulary::around(GgufFields& fields, bool add_bos, bool add_eos) const {
+json GgufVocabulary::post_processor(GgufFields& fields, bool add_bos, bool add_eos) const {
   json single = json::array(), special = json::object();
   const auto add = [&](const char* flag, bool fallback, const char* key) {
     if (!fields.boolean(absl::StrCat(kGgufTokens, flag), fallback)) return;

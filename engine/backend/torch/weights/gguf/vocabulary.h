@@ -33,9 +33,9 @@ struct GgufVocabulary {
   // tokenizer.ggml.scores, one per token.
   std::vector<float> scores(GgufFields& fields) const;
   // "added_tokens" of a tokenizer.json.
-  nlohmann::json added() const;
+  nlohmann::json added_tokens() const;
   // "post_processor": tokens added around a text, unless the file specifies otherwise.
-  nlohmann::json around(GgufFields& fields, bool add_bos, bool add_eos) const;
+  nlohmann::json post_processor(GgufFields& fields, bool add_bos, bool add_eos) const;
 };
 
 // Key of one element: "tokenizer.ggml.KEY[3]".

@@ -98,7 +98,7 @@ class ProductOn : public testing::TestWithParam<std::tuple<std::string, WeightTy
 
 template <class O>
 void ProductOn::expect_definition() {
-  constexpr int64_t kMostRows = test::kSanitized ? 33 : 64;
+  constexpr int64_t kMaxRows = test::kSanitized ? 33 : 64;
   const bool exact = std::is_same_v<O, double>;
   uint64_t seed = 1;
   // Sizes that no vector divides, and more inputs than one stretch.
@@ -113,7 +113,7 @@ void ProductOn::expect_definition() {
                         {5, 2050}}) {
     const TestMatrix w(type(), s.outs, s.in, random_numbers(s.outs * s.in, ++seed));
     const auto bias = as<double>(as<float>(random_numbers(s.outs, ++seed)));
-    auto x = random_numbers(kMostRows * s.in, ++seed);
+    auto x = random_numbers(kMaxRows * s.in, ++seed);
     if (type() != WeightType::kDouble) x = as<double>(as<float>(x));
     const cpu::RowType meets = cpu::row_type(type());
     const bool rounded = meets == cpu::RowType::kBFloat16;
@@ -121,8 +121,8 @@ void ProductOn::expect_definition() {
     const int64_t block = meets == cpu::RowType::kInt8 ? cpu::kRowBlock : s.in;
     const int most_steps = meets == cpu::RowType::kInt8 ? 127 : 8191;
     // The definition, and the tolerance for rounding.
-    std::vector<double> want(static_cast<size_t>(kMostRows * s.outs)), slack(want.size());
-    for (int64_t r = 0; r < kMostRows; ++r) {
+    std::vector<double> want(static_cast<size_t>(kMaxRows * s.outs)), slack(want.size());
+    for (int64_t r = 0; r < kMaxRows; ++r) {
       const double* row = x.data() + r * s.in;
       std::vector<double> half_step(static_cast<size_t>(s.in));  // per input
       for (int64_t k = 0; k < s.in; ++k) {
@@ -148,7 +148,7 @@ void ProductOn::expect_definition() {
         if (type() == WeightType::kInt8) slack[i] += lost;
       }
     }
-    for (int64_t rows = 1; rows <= kMostRows; rows = rows == 17 ? kMostRows : rows + 1) {
+    for (int64_t rows = 1; rows <= kMaxRows; rows = rows == 17 ? kMaxRows : rows + 1) {
       const bool add = rows % 2 == 0;
       const bool biased = rows % 3 != 0;
       const auto got = product<O>(w.packed, x, rows,
