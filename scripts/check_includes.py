@@ -56,6 +56,7 @@ ALLOWED["client"] = {"engine/base", CONFIG, PROTO, "rpc", "client"}
 # Headers that lie in one room's folder and belong to another: kernels of all devices share it.
 OUTSIDE = {
     "engine/backend/torch/kinds.h": "engine/base",
+    "engine/backend/torch/quant_format.h": "engine/base",
     "engine/sampling/row_answer.h": "engine/base",
     "engine/backend/torch/row_move.h": "engine/backend/torch/cpu",
     "engine/backend/torch/row_view.h": "engine/backend/torch/cpu",

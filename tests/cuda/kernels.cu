@@ -30,27 +30,27 @@ template __global__ void product_kernel<BFloat16, 2, 1, true>(
     const __grid_constant__ ProductArguments<BFloat16>, int64_t);
 template __global__ void product_kernel<Half, 2, 2, false>(
     const __grid_constant__ ProductArguments<Half>, int64_t);
-template __global__ void block_product_kernel<BFloat16, BlockKind::kQ80, 1, 1>(
+template __global__ void block_product_kernel<BFloat16, QuantType::kQ80, 1, 1>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
-template __global__ void block_product_kernel<BFloat16, BlockKind::kQ40, 1, 1>(
+template __global__ void block_product_kernel<BFloat16, QuantType::kQ40, 1, 1>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
-template __global__ void block_product_kernel<BFloat16, BlockKind::kQ4K, 1, 1>(
+template __global__ void block_product_kernel<BFloat16, QuantType::kQ4K, 1, 1>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
-template __global__ void block_product_kernel<BFloat16, BlockKind::kQ4K, 2, 2>(
+template __global__ void block_product_kernel<BFloat16, QuantType::kQ4K, 2, 2>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
-template __global__ void block_product_kernel<BFloat16, BlockKind::kQ51, 2, 2>(
+template __global__ void block_product_kernel<BFloat16, QuantType::kQ51, 2, 2>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
-template __global__ void block_product_kernel<BFloat16, BlockKind::kQ5K, 2, 2>(
+template __global__ void block_product_kernel<BFloat16, QuantType::kQ5K, 2, 2>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
-template __global__ void block_product_kernel<BFloat16, BlockKind::kQ6K, 1, 1>(
+template __global__ void block_product_kernel<BFloat16, QuantType::kQ6K, 1, 1>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
-template __global__ void block_product_kernel<BFloat16, BlockKind::kQ6K, 2, 2>(
+template __global__ void block_product_kernel<BFloat16, QuantType::kQ6K, 2, 2>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
 template __global__ void quantize_rows_kernel<BFloat16>(BlockRows, Ptr<const BFloat16>, int,
                                                         int64_t, NormArguments<float>);
 template __global__ void quantize_rows_kernel<float>(BlockRows, Ptr<const float>, int, int64_t,
                                                      NormArguments<float>);
-template __global__ void unpack_blocks_kernel<BFloat16, BlockKind::kQ6K>(BFloat16*, const uint4*,
+template __global__ void unpack_blocks_kernel<BFloat16, QuantType::kQ6K>(BFloat16*, const uint4*,
                                                                          BlockShape, const int32_t*,
                                                                          int64_t);
 template __global__ void choose_kernel<RowAnswer>(int32_t*, const int32_t*, const ChosenToken*,

@@ -18,9 +18,9 @@
 #include "engine/backend/torch/weights/adapter_file.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
-#include "engine/backend/torch/weights/gguf_file.h"
-#include "engine/backend/torch/weights/hf_config.h"
-#include "engine/backend/torch/weights/packed_ints.h"
+#include "engine/backend/torch/weights/gguf/file.h"
+#include "engine/backend/torch/weights/hf/config.h"
+#include "engine/backend/torch/weights/safetensors/packed_ints.h"
 #include "engine/base/status.h"
 
 // Loading of models: files, weights, adapters and heads.

@@ -10,11 +10,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "engine/backend/torch/weights/gguf_file.h"
-#include "engine/backend/torch/weights/gguf_tokenizer.h"
+#include "engine/backend/torch/weights/gguf/file.h"
+#include "engine/backend/torch/weights/gguf/tokenizer.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
-#include "tests/engine/backend/torch/weights/gguf_builder.h"
+#include "tests/engine/backend/torch/weights/gguf/builder.h"
 #include "tests/engine/text/test_data.h"
 
 namespace tandem {
@@ -167,7 +167,7 @@ TEST(GgufText, ChatTemplateOfAFile) {
   EXPECT_EQ(Tokenizer::parse("f", "{}", "{}").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// FNV-1a, as make_gguf_goldens.py has it.
+// FNV-1a, as make_gguf_goldens.py computes it.
 std::string fnv(const Ids& ids) {
   uint64_t value = 0xcbf29ce484222325;
   for (const Token id : ids) {

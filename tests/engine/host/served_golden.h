@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/hf/config.h"
 #include "tests/engine/backend/torch/adapter_folders.h"
 #include "tests/engine/backend/torch/golden.h"
 #include "tests/engine/host/kit.h"

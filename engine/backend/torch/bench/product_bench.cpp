@@ -110,7 +110,7 @@ Contender own(const char* name, cpu::WeightType type, double bytes,
 // Random blocks of a GGUF type. Scales are finite: no byte has the highest bit of an exponent.
 Contender stored(const char* name, cpu::QuantType type, const std::shared_ptr<Operands>& operands) {
   const cpu::QuantFormat format = cpu::quant_format(type);
-  const int block = format.file_block_bytes();
+  const int block = format.block_bytes();
   return {name, static_cast<double>(block) / format.inputs(), [=](Shape s, size_t copies) {
             std::vector<std::byte> row(static_cast<size_t>(s.in / format.inputs() * block));
             std::minstd_rand random(1);

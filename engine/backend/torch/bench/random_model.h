@@ -13,7 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "engine/backend/torch/weights/decoder_config.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
-#include "engine/backend/torch/weights/gguf_blocks.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
 #include "engine/backend/torch/weights/tensor_source.h"
 
 namespace tandem::bench {

@@ -21,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/backend/torch/bench/runner.h"
 #include "engine/backend/torch/profile.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/hf/config.h"
 #include "engine/base/device_name.h"
 #include "engine/base/flags.h"
 

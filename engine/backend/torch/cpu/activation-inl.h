@@ -1,4 +1,4 @@
-// Activations of vectors, for files that Highway compiles once per processor.
+// Vector activations, for files that Highway compiles once per target.
 #if defined(TANDEM_CPU_ACTIVATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_CPU_ACTIVATION_INL_H_
 #undef TANDEM_CPU_ACTIVATION_INL_H_
@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tandem::cpu::HWY_NAMESPACE {
 
-// What a gate lets through.
+// activation(x) per element, as the scalar activated() computes it.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> activated(D d, hwy::HWY_NAMESPACE::Vec<D> x,
                                                 Activation kind) {

@@ -1,4 +1,4 @@
-// Activations of numbers, for loops that the compiler vectorizes.
+// Scalar activations, for loops that the compiler vectorizes.
 #pragma once
 
 #include <cmath>
@@ -23,11 +23,11 @@ inline R activated(R x) {
   } else if constexpr (Kind == Activation::kGelu) {
     return R{0.5} * x * (R{1} + std::erf(x * static_cast<R>(1 / std::numbers::sqrt2)));
   } else {
-    return x < R{0} ? R{0} : x;  // written so that NaN passes through
+    return x < R{0} ? R{0} : x;  // in this form NaN propagates
   }
 }
 
-// f.operator()<kind>()
+// Calls f.operator()<kind>().
 template <class F>
 inline void for_activation(Activation kind, const F& f) {
   switch (kind) {

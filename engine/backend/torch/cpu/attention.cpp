@@ -13,31 +13,31 @@
 namespace tandem::cpu {
 namespace {
 
-// Queries that one task takes through the context: what it reads of K and V is used so often.
+// Queries per task: they share each read of K and V.
 constexpr int kBlockQueries = 64;
 
-// Multiplications that make a task worth handing to another thread.
+// Minimum multiplications of a task that is worth handing to another thread.
 constexpr int64_t kLeastWork = 65536;
 
-// Neighbouring rows of one sequence, and the splits that they see something of.
+// Consecutive rows of one sequence, and the range of splits that they see.
 struct Block {
   int first_row = 0;
   int end_row = 0;
   int first_split = std::numeric_limits<int>::max();
   int end_split = 0;
-  int64_t keys = 0;  // seen by all rows together
+  int64_t keys = 0;  // visible keys, summed over rows
 
   int splits() const { return end_split - first_split; }
 };
 
-// Grown, never shrunk. One per thread that starts batches.
+// Grows and never shrinks. One per thread that starts batches.
 template <class A>
 struct Workspace {
   std::vector<Block> blocks;
-  std::vector<int> first_part;  // by block: its first among all parts, see below
+  std::vector<int> first_part;  // per block: index of its first part among all parts
   std::vector<int64_t> first_state;
   std::vector<A> states;
-  std::unique_ptr<std::atomic<int>[]> open;  // splits not done, by block and kv head
+  std::unique_ptr<std::atomic<int>[]> open;  // unfinished splits per (block, kv head)
   size_t opens = 0;
 };
 
@@ -57,7 +57,7 @@ void find_blocks(const RowView& rows, int block_rows, std::vector<Block>& blocks
     }
     const int extras = rows.extra_end[r] - rows.first_extra(r);
     const int dense = rows.dense_end[r] - rows.first_dense(r);
-    // Numbers of the first and the last key that the row sees.
+    // Numbers of the first and the last visible key.
     const int first = dense > 0 ? rows.first_dense(r) : rows.last_key(r) + 1 - extras;
     const int last = extras > 0 ? rows.last_key(r) : rows.dense_end[r] - 1;
     Block& b = blocks.back();
@@ -68,7 +68,7 @@ void find_blocks(const RowView& rows, int block_rows, std::vector<Block>& blocks
   }
 }
 
-// into = the softmax over both sets of keys.
+// Merges `part` into `into`: the softmax state over both sets of keys.
 template <class A>
 void merge(A* into, const A* part, int head_dim) {
   const int64_t top = SplitState::top(head_dim);
@@ -106,7 +106,7 @@ class Attention {
     const int block_rows = std::max(1, kBlockQueries / group_);
     Work work = find_work(block_rows, space.blocks);
     const int team = team_size();
-    // Fewer rows at once, where there would not be tasks for all threads.
+    // Use smaller blocks if there are too few tasks for all threads.
     if (team > 1 && work.all > 2 * kLeastWork && team * work.most_of_task > work.all) {
       const int64_t rows = work.all / team * work.most_rows / work.most_of_task;
       if (rows < work.most_rows) {
@@ -114,7 +114,7 @@ class Attention {
       }
     }
     const auto whole = static_cast<int64_t>(blocks.size()) * kv_.kv_heads;
-    // Whole blocks where they can be shared out evenly.
+    // Use whole blocks if they can be distributed evenly.
     const bool even = 2 * team * work.most_of_block <= work.all;
     if (team > 1 && !even && work.splits > static_cast<int>(blocks.size()) &&
         work.all > 2 * kLeastWork) {
@@ -129,13 +129,13 @@ class Attention {
   }
 
  private:
-  // Blocks of so many rows, and what they are.
+  // Statistics of the blocks for a given number of rows per block.
   struct Work {
-    int splits = 0;             // of all blocks
-    int most_rows = 0;          // of a block
+    int splits = 0;             // total over blocks
+    int most_rows = 0;          // largest block
     int64_t all = 0;            // multiplications
-    int64_t most_of_block = 0;  // with one kv head
-    int64_t most_of_task = 0;   // a split of a block with one kv head, at most
+    int64_t most_of_block = 0;  // largest block, per kv head
+    int64_t most_of_task = 0;   // largest (block, split, kv head)
   };
   Work find_work(int block_rows, std::vector<Block>& blocks) const {
     find_blocks(rows_, block_rows, blocks);
@@ -163,7 +163,7 @@ class Attention {
     return s;
   }
 
-  // A block's queries with one kv head, ready for its splits.
+  // Gathers and scales the block's queries for one kv head.
   SplitTask<A, K> prepare(const Block& b, int kv_head) const {
     Scratch<A, K>& s = scratch();
     const int d = kv_.head_dim;
@@ -189,7 +189,7 @@ class Attention {
     return t;
   }
 
-  // One task for all splits: merged as they come.
+  // One task for all splits, merged as they are computed.
   void attend_whole(const Block& b, int kv_head) const {
     SplitTask<A, K> t = prepare(b, kv_head);
     std::vector<A>& state = scratch().state;
@@ -205,7 +205,7 @@ class Attention {
     finish(b, kv_head, state.data());
   }
 
-  // A task for each split; who ends a block's last one merges them all, in their order.
+  // One task per split. The thread that finishes a block's last split merges all of them in order.
   void run_splits(const Work& work) const {
     Workspace<A>& p = *space_;
     p.first_part.clear();

@@ -5,8 +5,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/attention_split.cpp"
-#include "hwy/foreach_target.h"  // compiles this file once per processor
-// after it:
+#include "hwy/foreach_target.h"  // compiles this file once per target
+// Included after foreach_target.h:
 #include "engine/backend/torch/cpu/exp-inl.h"
 #include "hwy/highway.h"
 
@@ -19,10 +19,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class A>
 inline constexpr int kVector = static_cast<int>(HWY_LANES(A));
 
-// Queries that share each read of a key: as many sums as registers hold.
-inline constexpr int kMostQueries = 6;
+// Queries that share each read of a key, limited by the number of registers.
+inline constexpr int kMaxQueries = 6;
 
-// Between the scores of one query and the next: whole vectors may be stored at any place.
+// Distance between the scores of two queries. The padding allows whole-vector stores at any offset.
 inline constexpr int kScoreStride = kSplitKeys + kLanes;
 
 template <class D>
@@ -34,7 +34,7 @@ HWY_INLINE hn::Vec<D> load(D d, const BFloat16* p) {
   const hn::Rebind<hwy::bfloat16_t, D> half;
   return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::bfloat16_t*>(p)));
 }
-// The first n, and zeros.
+// The first n elements, then zeros.
 template <class D, class K>
 HWY_INLINE hn::Vec<D> load_part(D d, const K* p, int n) {
   K part[kVector<hn::TFromD<D>>] = {};
@@ -42,7 +42,7 @@ HWY_INLINE hn::Vec<D> load_part(D d, const K* p, int n) {
   return load(d, part);
 }
 
-// Calls f.operator()<kQueries>() for 1 to kMostQueries.
+// Calls f.operator()<kQueries>(), kQueries = 1 .. kMaxQueries.
 template <class F>
 HWY_INLINE void for_queries(int n, const F& f) {
   switch (n) {
@@ -61,8 +61,8 @@ HWY_INLINE void for_queries(int n, const F& f) {
   }
 }
 
-// Reads of a page come in runs that are too short for a processor to guess what is next.
-inline constexpr int kRowsAhead = 16;  // of values
+// Pages give runs that are too short for the hardware prefetcher.
+inline constexpr int kRowsAhead = 16;  // value rows
 template <int kVectors, class A, class K>
 HWY_INLINE void fetch_ahead(const K* p) {
   constexpr int kLine = 64;
@@ -71,9 +71,9 @@ HWY_INLINE void fetch_ahead(const K* p) {
   }
 }
 
-// Scores of kQueries queries with the keys of kVectors vectors. key[v]: dimension 0 of that
-// vector's keys; the next dimension is `stride` away. Each score is one sum in the order of
-// dimensions. next[v]: what will be read next, or the same again.
+// Scores of kQueries queries against kVectors vectors of keys. key[v] points to dimension 0 of
+// vector v; dimensions are `stride` elements apart. Each score is one sum in the order of the
+// dimensions. next[v]: the vectors to prefetch.
 template <int kVectors, int kQueries, bool kAhead, class A, class K>
 HWY_INLINE void score_vectors(const K* const* key, const K* const* next, int64_t stride, const A* q,
                               int head_dim, A* score) {
@@ -100,7 +100,7 @@ HWY_INLINE void score_vectors(const K* const* key, const K* const* next, int64_t
   }
 }
 
-// The same for `vectors` vectors, whose scores go side by side.
+// score_vectors() for `vectors` vectors. Their scores are written consecutively.
 template <bool kAhead, class A, class K>
 void score(const K* const* key, int vectors, int64_t stride, const A* q, int queries, int head_dim,
            A* score) {
@@ -119,8 +119,8 @@ void score(const K* const* key, int vectors, int64_t stride, const A* q, int que
   });
 }
 
-// sum[j] += weight[j][k] * value[k], for k in [from, to) one after the other, for kVectors vectors
-// of dimensions, or for the first `part` dimensions of one vector.
+// sum[j] += weight[j][k] * value[k] for k = from .. to - 1, in order, for kVectors vectors of
+// dimensions. With kPart: for the first `part` dimensions of one vector.
 template <int kVectors, int kQueries, bool kPart, bool kAhead, class A, class K>
 HWY_INLINE void weigh_vectors(const K* const* value, int from, int to, const A* weight, A* sum,
                               int64_t sum_stride, int dimension, int part) {
@@ -181,8 +181,8 @@ void weigh(const K* const* value, int from, int to, const A* weight, int queries
   });
 }
 
-// Replaces scores [from, to) by their weights exp(score - top). Lanes are summed by the place of
-// their keys modulo 16, whatever the width of a vector.
+// Replaces scores [from, to) by the weights exp(score - top). Partial sums are indexed by key
+// modulo 16, so the result does not depend on the vector width.
 template <class A>
 void to_weights(A* score, int from, int to, A& top, A& sum) {
   const hn::ScalableTag<A> d;
@@ -211,8 +211,8 @@ void to_weights(A* score, int from, int to, A& top, A& sum) {
   sum = sum_lanes(lane);
 }
 
-// Which keys of the split a row sees, counted from the split's first: [begin, middle) lie where
-// their numbers say, [middle, end) where extra[`extra`] and what follows it says.
+// The keys of a split that one row sees, relative to the split's first key. Keys [begin, middle)
+// are dense: their number is their cache row. Keys [middle, end) are extra: extra[`extra`] onwards.
 struct Visible {
   int begin = 0;
   int middle = 0;
@@ -236,19 +236,19 @@ inline Visible visible(const RowView& rows, int r, int base) {
   return v;
 }
 
-// Where keys and values of one sequence lie: those of kSplitKeys cache rows, counted from `base`.
+// Addresses of the keys and values of kSplitKeys consecutive cache rows of one sequence.
 template <class A, class K>
 class Window {
  public:
-  // packed: [head_dim, kSplitKeys], for keys that do not fill vectors where they lie.
+  // packed: [head_dim, kSplitKeys], used for keys if a page does not hold whole vectors.
   Window(const SplitTask<A, K>& task, K* packed)
       : kv_(task.kv),
         head_(task.kv_head),
         table_(task.rows->pages + task.rows->table[task.first_row]),
         packed_(packed) {}
 
-  // Rows base + [from, to). base: a multiple of kLanes. Vectors of keys begin at multiples of their
-  // size.
+  // Selects cache rows base + [from, to). REQUIRES: base is a multiple of kLanes. Key vectors start
+  // at multiples of the vector size.
   void set(int base, int from, int to) {
     constexpr int n = kVector<A>;
     const bool in_place = kv_.page_rows % n == 0;
@@ -291,8 +291,8 @@ class Window {
   const K* value_[kSplitKeys];
 };
 
-// Some queries of a split: heads [first_head, first_head + heads) of rows [first, end), of which
-// there is one, or all heads of the group.
+// Up to kMaxQueries queries of a split: heads [first_head, first_head + heads) of rows [first,
+// end). It is either part of one row's heads or all heads of several rows.
 template <class A, class K>
 class Tile {
  public:
@@ -310,9 +310,10 @@ class Tile {
     state_ = task.state + query * width_;
   }
 
-  // dense: the split's rows; branch: scratch; first: nobody has read the split just now.
+  // dense: the split's rows; branch: scratch; first: this is the first read of the split, so
+  // prefetch.
   void attend(const Window<A, K>& dense, Window<A, K>& branch, bool first) {
-    look();
+    find_ranges();
     first ? score_dense<true>(dense) : score_dense<false>(dense);
     for (int k = from_; first && k < std::min(to_, from_ + kRowsAhead); ++k) {
       for (int i = 0; i < head_dim_; i += kVector<A>) fetch_ahead<1, A>(dense.values()[k] + i);
@@ -320,9 +321,9 @@ class Tile {
     score_extras(branch);
     for (int r = first_; r < end_; ++r) {
       clear(r);
-      if (seen(r).begin < seen(r).end) soften(r);
+      if (seen(r).begin < seen(r).end) softmax(r);
     }
-    // Each row takes its keys in ascending order; the run that all rows see is read once.
+    // Each row adds its keys in ascending order. The range visible to all rows is read once.
     const bool shared = shared_from_ < shared_to_;
     for (int r = first_; r < end_; ++r) {
       weigh_row(dense, r, seen(r).begin, shared ? shared_from_ : seen(r).middle);
@@ -342,12 +343,12 @@ class Tile {
  private:
   const Visible& seen(int r) const { return seen_[r - first_]; }
   int query(int r) const { return (r - first_) * heads_; }
-  // Cache row of key k of the split, where that is one of row r's extra keys.
+  // Cache row of key k of the split. REQUIRES: k is one of row r's extra keys.
   int extra(int r, int k) const { return t_.rows->extra[seen(r).extra + k - seen(r).middle]; }
   A* score_of(int query) { return score_ + query * kScoreStride; }
   A* state_of(int query) { return state_ + query * width_; }
 
-  void look() {
+  void find_ranges() {
     for (int r = first_; r < end_; ++r) {
       const Visible& v = seen_[r - first_] = visible(*t_.rows, r, base_);
       if (v.begin < v.middle) {
@@ -356,7 +357,7 @@ class Tile {
       }
       shared_from_ = std::max(shared_from_, v.begin);
       shared_to_ = std::min(shared_to_, v.middle);
-      if (v.middle < v.end) {  // extra rows ascend
+      if (v.middle < v.end) {  // extra rows are ascending
         from_extra_ = std::min(from_extra_, extra(r, v.middle));
         to_extra_ = std::max(to_extra_, extra(r, v.end - 1) + 1);
       }
@@ -372,8 +373,8 @@ class Tile {
                   (end_ - first_) * heads_, head_dim_, score_ + v * n);
   }
 
-  // Rows of a tree lie side by side, and most are seen by some row of the tile: all queries meet
-  // all of them, and each row picks the scores of its own.
+  // Rows of a tree are adjacent in the cache, and most are visible to some row of the tile. Scores
+  // are computed for all queries against all of them, and each row selects its own.
   void score_extras(Window<A, K>& branch) {
     constexpr int n = kVector<A>;
     for (int first = from_extra_ / kLanes * kLanes; first < to_extra_; first += kSplitKeys) {
@@ -415,8 +416,8 @@ class Tile {
     }
   }
 
-  // From scores to weights.
-  void soften(int r) {
+  // Adds the distance bias and replaces scores by softmax weights.
+  void softmax(int r) {
     const Visible& v = seen(r);
     const DistanceBias<A>& bias = t_.bias;
     for (int h = 0; h < heads_; ++h) {
@@ -445,14 +446,14 @@ class Tile {
   int64_t width_;
   const A* q_;
   A* state_;
-  Visible seen_[kMostQueries];                        // by row
-  int from_ = kSplitKeys, to_ = 0;                    // dense keys that some row sees,
-  int shared_from_ = 0;                               // and those
-  int shared_to_ = kSplitKeys;                        // that all rows see
-  int from_extra_ = std::numeric_limits<int>::max();  // cache rows of extra keys that some row sees
+  Visible seen_[kMaxQueries];                         // per row
+  int from_ = kSplitKeys, to_ = 0;                    // dense keys visible to some row
+  int shared_from_ = 0;                               // dense keys
+  int shared_to_ = kSplitKeys;                        // visible to all rows
+  int from_extra_ = std::numeric_limits<int>::max();  // extra keys (cache rows) visible to some row
   int to_extra_ = 0;
-  alignas(64) A score_[kMostQueries * kScoreStride];
-  alignas(64) A extra_score_[kMostQueries * kScoreStride];  // by cache row
+  alignas(64) A score_[kMaxQueries * kScoreStride];
+  alignas(64) A extra_score_[kMaxQueries * kScoreStride];  // by cache row
 };
 
 template <class A, class K>
@@ -467,9 +468,9 @@ void attend(const SplitTask<A, K>& t) {
   Window<A, K> dense(t, t.packed);
   Window<A, K> branch(t, t.packed + int64_t{t.kv.head_dim} * kSplitKeys);
   dense.set(t.split * kSplitKeys, from, to);
-  const int parts = (t.group + kMostQueries - 1) / kMostQueries;
+  const int parts = (t.group + kMaxQueries - 1) / kMaxQueries;
   const int heads = (t.group + parts - 1) / parts;
-  const int rows = parts > 1 ? 1 : kMostQueries / t.group;
+  const int rows = parts > 1 ? 1 : kMaxQueries / t.group;
   for (int r = t.first_row; r < t.end_row; r += rows) {
     for (int h = 0; h < t.group; h += heads) {
       Tile<A, K>(t, r, std::min(r + rows, t.end_row), h, std::min(heads, t.group - h))

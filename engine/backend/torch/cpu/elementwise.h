@@ -1,10 +1,10 @@
-// What happens to a row between the products, on the CPU: embedding, norms, rotary embedding and
-// store into the cache, activations. Plain loops that the compiler vectorizes.
+// Element-wise CPU kernels between the matrix products: embedding, norms, rotary embedding, storing
+// keys and values, activations. Plain loops that the compiler vectorizes.
 //
-// T: type of products' inputs and outputs, and of embeddings (float, double, BFloat16).
-// K: type of the cache (the same).
-// R: type of the residual stream and of arithmetic (float, or double for double).
-// A row's results depend on that row alone: fixed order of summation, whatever the batch.
+// T: type of product inputs and outputs, and of embeddings (float, double, BFloat16).
+// K: type of the cache (the same choices).
+// R: type of the residual stream and of arithmetic (float; double for double).
+// A row's result depends on that row only: the order of summation does not depend on the batch.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,10 @@
 
 namespace tandem::cpu {
 
-// Rows of `width` numbers that make a range worth handing to another thread.
+// Minimum rows of `width` elements that are worth handing to another thread.
 inline int64_t rows_per_range(int64_t width) { return std::max<int64_t>(1, 16384 / width); }
 
-// x = act(x), of n numbers.
+// x = act(x), over n elements.
 template <Activation kind, class T, class R>
 void activate(T* x, int64_t n) {
   parallel_for(n, 16384, [=](int64_t begin, int64_t end) {
@@ -32,7 +32,7 @@ void activate(T* x, int64_t n) {
   });
 }
 
-// x[r] += table[position[r]], where token[r] >= 0. x: [rows, width]
+// x[r] += table[position[r]] for rows with token[r] >= 0. x: [rows, width]
 template <class T, class R>
 void add_positions(R* x, const T* table, const int32_t* token, const int32_t* position,
                    int64_t rows, int64_t width) {
@@ -43,7 +43,7 @@ void add_positions(R* x, const T* table, const int32_t* token, const int32_t* po
   }
 }
 
-// x[r] *= scale, where token[r] >= 0. x: [rows, width]
+// x[r] *= scale for rows with token[r] >= 0. x: [rows, width]
 template <class R>
 void scale_rows(R* x, const int32_t* token, double scale, int64_t rows, int64_t width) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -52,7 +52,7 @@ void scale_rows(R* x, const int32_t* token, double scale, int64_t rows, int64_t 
   }
 }
 
-// x[r] = table[token[r]], where token[r] >= 0. x: [rows, width], table: [vocab, width]
+// x[r] = table[token[r]] for rows with token[r] >= 0. x: [rows, width], table: [vocab, width]
 template <class T, class R>
 void embed(R* x, const T* table, const int32_t* token, int64_t rows, int64_t width) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -62,7 +62,7 @@ void embed(R* x, const T* table, const int32_t* token, int64_t rows, int64_t wid
   }
 }
 
-// out = norm(x), of a kind. x, out: [rows, width]
+// out = norm(x). x, out: [rows, width]
 template <class T, class R>
 void norm(T* out, const R* x, const Norm<R>& norm, int64_t rows, int64_t width) {
   parallel_for(rows, rows_per_range(width), [=](int64_t begin, int64_t end) {
@@ -88,7 +88,7 @@ void add_norm(R* x, const T* y, const Norm<R>& norm, int64_t rows, int64_t width
   });
 }
 
-// Norms each of `heads` heads of `head_dim` in place; rows are `stride` apart.
+// Normalizes each of `heads` heads of `head_dim` elements in place. Rows are `stride` apart.
 template <class T, class R>
 void norm_heads(T* x, int64_t stride, int heads, int head_dim, const Norm<R>& norm, int64_t rows) {
   parallel_for(rows, rows_per_range(int64_t{heads} * head_dim), [=](int64_t begin, int64_t end) {
@@ -102,8 +102,8 @@ void norm_heads(T* x, int64_t stride, int heads, int head_dim, const Norm<R>& no
   });
 }
 
-// Rotates dimensions i and i + head_dim / 2 of one head (the layout of Hugging Face checkpoints).
-// to: dimensions are `stride` apart
+// Rotates dimensions i and i + head_dim / 2 of one head (Hugging Face layout). Dimensions of `to`
+// are `stride` elements apart.
 template <class To, class T, class R>
 void rotate(To* to, int64_t stride, const T* from, const R* cosine, const R* sine, int head_dim) {
   const int half = head_dim / 2;
@@ -115,8 +115,9 @@ void rotate(To* to, int64_t stride, const T* from, const R* cosine, const R* sin
   }
 }
 
-// qkv: [rows, (heads + 2 kv_heads) * head_dim]. Rotates queries in place, and keys into the cache;
-// copies values there. cosine, sine: [positions, head_dim / 2], or null: nothing is rotated
+// qkv: [rows, (heads + 2 kv_heads) * head_dim]. Rotates queries in place, rotates keys into the
+// cache and copies values into the cache. cosine, sine: [positions, head_dim / 2]; null: no
+// rotation.
 template <class T, class K, class R>
 void rope_and_store(T* qkv, int heads, const RowView& rows, const PagedKv<K>& kv, const R* cosine,
                     const R* sine) {
@@ -149,7 +150,7 @@ void rope_and_store(T* qkv, int heads, const RowView& rows, const PagedKv<K>& kv
   });
 }
 
-// out = act(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
+// out = act(gate) * up. gate_up: [rows, 2 * width], gate first. out: [rows, width]
 template <Activation kind, class T, class R>
 void gate(T* out, const T* gate_up, int64_t rows, int64_t width) {
   parallel_for(rows, rows_per_range(width), [=](int64_t begin, int64_t end) {

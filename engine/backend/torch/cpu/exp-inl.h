@@ -1,4 +1,4 @@
-// e^x of vectors, for files that Highway compiles once per processor.
+// Vector e^x, for files that Highway compiles once per target.
 #if defined(TANDEM_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_CPU_EXP_INL_H_
 #undef TANDEM_CPU_EXP_INL_H_
@@ -12,19 +12,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace tandem::cpu::HWY_NAMESPACE {
 
-// In double: saturating at e^709. In float: relative error under 2e-7; 0 below -87, saturating at
-// e^88. NaN stays NaN. The same bits in vectors of any width.
+// Double: saturates at e^709. Float: relative error under 2e-7, 0 below -87, saturates at e^88. NaN
+// propagates. The bits are the same for every vector width.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> exp_of(D d, hwy::HWY_NAMESPACE::Vec<D> x) {
   namespace hn = hwy::HWY_NAMESPACE;
   if constexpr (sizeof(hn::TFromD<D>) == sizeof(double)) {
-    // Above 709.8 Highway's wraps around.
+    // Highway's Exp wraps around above 709.8.
     return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, hn::Min(hn::Set(d, 709.), x)));
   } else {
     const hn::RebindToSigned<D> di;
-    const auto clamped = hn::Min(hn::Set(d, 88.f), x);  // x where either is NaN
+    const auto clamped = hn::Min(hn::Set(d, 88.f), x);  // Min in this operand order propagates NaN
     const auto n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
-    // x - n ln 2 in two parts, exact in the first
+    // x - n ln 2 (Cody-Waite): the first product is exact
     auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), clamped);
     r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
     auto p = hn::Set(d, 1.9875691500e-4f);

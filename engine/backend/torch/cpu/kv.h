@@ -1,12 +1,12 @@
-// How one layer's keys and values lie in the pages of a CPU.
+// Layout of one layer's keys and values in CPU pages.
 #pragma once
 
 #include <cstdint>
 
 namespace tandem::cpu {
 
-// Keys lie by dimension: the same dimension of a page's rows is side by side, so that scores of
-// several keys are sums of vectors, without sums across lanes. Values lie by row.
+// Keys are stored by dimension: the elements of one dimension are contiguous over a page's rows, so
+// scores of several keys are computed without sums across vector lanes. Values are stored by row.
 //
 // K: float, double or BFloat16.
 template <class K>
@@ -17,7 +17,7 @@ struct PagedKv {
   K* keys = nullptr;    // [pages, kv_heads, head_dim, page_rows]
   K* values = nullptr;  // [pages, kv_heads, page_rows, head_dim]
 
-  // Dimension i of the key in a slot is key(..)[i * page_rows].
+  // Dimension i of a slot's key is key(...)[i * page_rows].
   K* key(int64_t page, int64_t head, int64_t slot) const { return keys + block(page, head) + slot; }
   K* value(int64_t page, int64_t head, int64_t slot) const {
     return values + block(page, head) + slot * head_dim;

@@ -1,5 +1,5 @@
-// Arithmetic that the compiler turns into vector instructions, in an order that depends on nothing
-// but the length: the same numbers give the same bits wherever and beside whatever they lie.
+// Arithmetic that the compiler vectorizes, with an order of summation that depends only on the
+// length: equal inputs give equal bits at any address and in any batch.
 #pragma once
 
 #include <bit>
@@ -8,12 +8,12 @@
 
 namespace tandem::cpu {
 
-// The upper half of a float. Stands for c10::BFloat16 where LibTorch is not known.
+// The upper 16 bits of a float. Replaces c10::BFloat16 in code without LibTorch.
 struct BFloat16 {
   uint16_t bits = 0;
 
   BFloat16() = default;
-  // Nearest, ties to even; NaN stays NaN.
+  // Rounds to nearest, ties to even. NaN stays NaN.
   explicit BFloat16(float x) {
     const auto u = std::bit_cast<uint32_t>(x);
     bits = x != x ? uint16_t{0x7fc0} : static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
@@ -26,7 +26,7 @@ struct BFloat16 {
   }
 };
 
-// What a storage type is computed in.
+// Arithmetic type of a storage type.
 template <class T>
 struct Accumulate {
   using Type = float;
@@ -40,7 +40,7 @@ using Accumulated = typename Accumulate<T>::Type;
 
 inline constexpr int kLanes = 16;
 
-// Sum of 16 partial sums, pairwise.
+// Pairwise sum of 16 partial sums.
 template <class A>
 inline A sum_lanes(const A (&lane)[kLanes]) {
   A s[kLanes];
@@ -51,7 +51,7 @@ inline A sum_lanes(const A (&lane)[kLanes]) {
   return s[0];
 }
 
-// Dot product of n numbers.
+// Dot product of length n.
 template <class A, class X, class Y>
 inline A dot(const X* x, const Y* y, int n) {
   A lane[kLanes] = {};
@@ -63,7 +63,7 @@ inline A dot(const X* x, const Y* y, int n) {
   return sum_lanes(lane);
 }
 
-// out = x / sqrt(mean(x^2) + eps) * weight, of n numbers.
+// out = x / sqrt(mean(x^2) + eps) * weight, over n elements.
 template <class T, class R>
 inline void rms_norm_row(T* out, const R* x, const R* weight, double eps, int64_t n) {
   const R mean = dot<R>(x, x, static_cast<int>(n)) / static_cast<R>(n);
@@ -71,13 +71,13 @@ inline void rms_norm_row(T* out, const R* x, const R* weight, double eps, int64_
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(weight[i] * (x[i] * scale));
 }
 
-// e^x. The float version is a polynomial without branches (relative error under 2e-7; 0 below -87,
-// saturating at e^88; NaN stays NaN), which loops over arrays can use eight at a time.
+// e^x. The float version is a branch-free polynomial that the compiler vectorizes: relative error
+// under 2e-7, 0 below -87, saturates at e^88, NaN propagates.
 inline double exp_of(double x) { return std::exp(x); }
 inline float exp_of(float x) {
-  const float clamped = x > 88.f ? 88.f : x;  // written so that NaN passes through
+  const float clamped = x > 88.f ? 88.f : x;  // in this form NaN propagates
   const float n = std::floor(clamped * 1.44269504f + 0.5f);
-  // x - n ln 2 in two parts, exact in the first
+  // x - n ln 2 (Cody-Waite): the first product is exact
   float r = clamped - n * 0.693359375f;
   r -= n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
@@ -87,7 +87,7 @@ inline float exp_of(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.f;
-  // NaN and what underflows take any exponent here; the result is put right below.
+  // Bounds the exponent for NaN and underflow; the return statement corrects these results.
   const float bounded = n > -126.f ? n : -126.f;
   const float scale = std::bit_cast<float>((static_cast<int32_t>(bounded) + 127) << 23);
   return x < -87.f ? 0.f : p * scale;

@@ -23,10 +23,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 struct Quantized {
   float scale;
-  int32_t sum;  // of the numbers
+  int32_t sum;  // of the codes
 };
 
-// to = from in steps of the greatest magnitude / Most.
+// to = round(from * Most / max |from|).
 template <int Most, class T>
 HWY_INLINE Quantized quantize(T* to, const float* from, size_t n) {
   const hn::ScalableTag<float> d;
@@ -34,7 +34,7 @@ HWY_INLINE Quantized quantize(T* to, const float* from, size_t n) {
   const hn::Rebind<T, decltype(d)> narrow;
   const size_t lanes = hn::Lanes(d);
   const size_t whole = n / lanes * lanes;
-  // Magnitudes are ordered as their bits are; those of what is not finite are the greatest.
+  // Magnitudes compare like their bit patterns; infinities and NaN are the largest.
   auto most = hn::Zero(di);
   for (size_t i = 0; i < whole; i += lanes) {
     most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, from + i))));
@@ -44,7 +44,7 @@ HWY_INLINE Quantized quantize(T* to, const float* from, size_t n) {
     bits = std::max(bits, std::bit_cast<int32_t>(std::abs(from[i])));
   const float max = std::bit_cast<float>(bits);
   const bool finite = std::isfinite(max);
-  if (!finite || max < 0x1p-100f) {  // whose steps would have no inverse
+  if (!finite || max < 0x1p-100f) {  // 1 / max would overflow
     std::fill_n(to, n, T{0});
     return {finite ? 1.f : std::numeric_limits<float>::quiet_NaN(), 0};
   }
@@ -63,7 +63,7 @@ HWY_INLINE Quantized quantize(T* to, const float* from, size_t n) {
   return {max / Most, sum};
 }
 
-// quantize<127>() of 32 numbers; their scale. sums: of the first and the last 16
+// quantize<127>() of 32 numbers. Returns the scale. sums: of the first and of the last 16 codes.
 HWY_INLINE float quantize_group(int8_t* to, const float* from, int32_t sums[2]) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -75,7 +75,7 @@ HWY_INLINE float quantize_group(int8_t* to, const float* from, int32_t sums[2]) 
   }
   const float max = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, most)));
   const bool finite = std::isfinite(max);
-  if (!finite || max < 0x1p-100f) {  // whose steps would have no inverse
+  if (!finite || max < 0x1p-100f) {  // 1 / max would overflow
     std::fill_n(to, 32, int8_t{0});
     sums[0] = sums[1] = 0;
     return finite ? 1.f : std::numeric_limits<float>::quiet_NaN();

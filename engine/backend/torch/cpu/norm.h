@@ -1,4 +1,4 @@
-// Norms of a row, in an order of sums that depends on nothing but the width.
+// Norms of a row. The order of summation depends only on the width.
 #pragma once
 
 #include <cmath>
@@ -14,11 +14,11 @@ template <class R>
 struct Norm {
   NormKind kind = NormKind::kNone;
   const R* weight = nullptr;  // [width]
-  const R* bias = nullptr;    // [width], of kLayer
+  const R* bias = nullptr;    // [width], for kLayer
   double eps = 0;
 };
 
-// out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, of n numbers.
+// out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, over n elements.
 template <class T, class R>
 inline void layer_norm_row(T* out, const R* x, const R* weight, const R* bias, double eps,
                            int64_t n) {
@@ -33,7 +33,7 @@ inline void layer_norm_row(T* out, const R* x, const R* weight, const R* bias, d
   }
 }
 
-// A norm of n numbers; not of kNone.
+// Applies norm to n elements. REQUIRES: norm.kind is not kNone.
 template <class T, class R>
 inline void norm_row(T* out, const R* x, const Norm<R>& norm, int64_t n) {
   if (norm.kind == NormKind::kRms) return rms_norm_row(out, x, norm.weight, norm.eps, n);

@@ -40,7 +40,7 @@ PackedMatrix::PackedMatrix(WeightType type, int64_t outs, int64_t in, Layout lay
   panel_bytes_ = padded_in * columns_ * element_bytes(type);
   const auto bytes = static_cast<size_t>(panels() * panel_bytes_);
   data_ = allocate_weights(bytes);
-  // What no row fills.
+  // Clear the padding.
   if (panels() * columns_ != outs || padded_in != in) {
     const auto last = static_cast<size_t>((panels() - 1) * panel_bytes_);
     const size_t from = padded_in != in ? 0 : last;
@@ -66,7 +66,7 @@ int64_t PackedMatrix::offset(int64_t row, int64_t k) const {
 
 void PackedMatrix::pack(int64_t first, int64_t n, const void* from) {
   TANDEM_CHECK(first >= 0 && n >= 0 && first + n <= outs_);
-  // Some inputs of all rows of a panel at a time: what is written lies together.
+  // Process a few inputs of all rows of a panel at a time, so that writes are contiguous.
   constexpr int64_t kInputs = 64;  // a multiple of inputs_
   const auto copy = [&]<class T>(T* to) {
     const T* source = static_cast<const T*>(from);

@@ -15,10 +15,10 @@
 namespace tandem::cpu {
 namespace {
 
-// Between the loops of one batch lie microseconds.
+// Loops of one batch are microseconds apart.
 constexpr auto kSpinTime = std::chrono::microseconds(30);
 
-// Threads in all teams of the process.
+// Total threads of all teams in the process.
 std::atomic<int> team_threads{0};
 
 int processors() {
@@ -26,14 +26,14 @@ int processors() {
   return kCount;
 }
 
-bool crowded() { return team_threads.load(std::memory_order_relaxed) > processors(); }
+bool oversubscribed() { return team_threads.load(std::memory_order_relaxed) > processors(); }
 
-// Looks for some microseconds whether `done`. To spin on a processor that others need would cost
-// them, and us, a time slice.
+// Spins for some microseconds until done(). Does not spin if the processors are oversubscribed:
+// that would cost another thread, and then this one, a time slice.
 template <class F>
 bool spin_until(const F& done) {
   if (done()) return true;
-  if (crowded()) return false;
+  if (oversubscribed()) return false;
   const auto end = std::chrono::steady_clock::now() + kSpinTime;
   do {
     for (int i = 0; i < 32; ++i) {
@@ -51,7 +51,7 @@ cpu_set_t affinity() {
   return set;
 }
 
-// To the n-th processor of a set, counted around. Only a wish.
+// Pins to the n-th processor of a set, wrapping around. Best effort.
 void pin(pthread_t thread, const cpu_set_t& allowed, int n) {
   const int count = CPU_COUNT(&allowed);
   if (count == 0) return;
@@ -66,8 +66,8 @@ void pin(pthread_t thread, const cpu_set_t& allowed, int n) {
   }
 }
 
-// Puts the calling thread elsewhere if it is on this processor; it may come back.
-void leave(int cpu, const cpu_set_t& allowed) {
+// Moves the calling thread off `cpu` if it runs there. It may be scheduled there again later.
+void move_off(int cpu, const cpu_set_t& allowed) {
   if (cpu < 0 || sched_getcpu() != cpu || CPU_COUNT(&allowed) < 2) return;
   cpu_set_t others = allowed;
   CPU_CLR(cpu, &others);
@@ -75,19 +75,19 @@ void leave(int cpu, const cpu_set_t& allowed) {
   pthread_setaffinity_np(pthread_self(), sizeof allowed, &allowed);
 }
 
-// What helpers must know of a job: lines that they look at anyway. Job numbers are odd; an even
-// number after one says that it is closed.
+// The current job as helpers see it, in cache lines that they poll anyway. Job numbers are odd; the
+// next even number means that the job is closed.
 struct alignas(64) Order {
   std::atomic<uint32_t> number{0};
-  // Written by the owner while no helper is inside or may come in.
+  // Written by the owner while no helper is inside a job or can enter one.
   internal::Invoke invoke = nullptr;
   const void* closure = nullptr;
-  int64_t first = 0;  // [first, end) in ranges of `grain`
+  int64_t first = 0;  // indices [first, end) in ranges of `grain`
   int64_t end = 0;
   int64_t grain = 1;
 
-  // The first range of a member's share. Of the remainder the first members have more: the owner
-  // begins before the others know.
+  // First range of a member's share. The remainder goes to the first members, because the owner
+  // starts before the helpers do.
   int64_t share(int member, int size) const {
     const int64_t ranges = (end - first + grain - 1) / grain;
     return (ranges * member + size - 1) / size;
@@ -100,17 +100,18 @@ struct alignas(64) Order {
 };
 static_assert(sizeof(Order) == 192);
 
-// A member's share of a job.
+// One member's share of a job.
 struct alignas(64) Share {
-  // Ranges taken: job << 32 | from the front << 16 | from the back. None, if of an earlier job.
+  // Ranges taken: job << 32 | from the front << 16 | from the back. Stale (none taken) if `job` is
+  // older.
   std::atomic<uint64_t> taken{0};
-  // A helper's: the job that it is inside of, or one more than the job that it has left.
+  // Helpers only: the job that the helper is inside, or that job + 1 after it has left.
   std::atomic<uint32_t> at{0};
 };
-constexpr int64_t kMostRanges = 0xffff;  // of all shares together
+constexpr int64_t kMaxRanges = 0xffff;  // total of all shares
 
-// Of a share of so many ranges the next one, or -1. The owner of the share takes from its front.
-// Others take from its back, and leave the last range to an owner that has begun.
+// Takes the next of `ranges` ranges of a share, or returns -1. The owner of the share takes from
+// the front. Others take from the back and leave the last range to an owner that has started.
 int64_t take(Share& share, uint32_t job, int64_t ranges, bool own) {
   uint64_t taken = share.taken.load(std::memory_order_relaxed);
   for (;;) {
@@ -129,14 +130,14 @@ int64_t take(Share& share, uint32_t job, int64_t ranges, bool own) {
 
 // The helpers of one thread.
 //
-// A helper that comes says so before it looks whether the job is still open; where the owner misses
-// one at the end, it closes the job before it looks whether that one has come after all. One of the
-// two sees the other (all of it sequentially consistent), so a job ends with nobody inside, and
-// helpers that come late leave without touching it.
+// Entry protocol: a helper announces itself, then checks whether the job is still open. For a
+// helper that has not announced itself at the end, the owner closes the job, then checks that
+// helper again. All accesses are sequentially consistent, so one of the two sees the other. A job
+// ends with no helper inside, and late helpers leave without touching it.
 //
-// A line that another processor has written takes long to come, longer than the rest of a short
-// loop: so a helper needs the order's, and its share, which its owner looks at once, at the
-// end.
+// A cache line written by another processor takes longer to arrive than the rest of a short loop. A
+// helper therefore needs only the lines of the order and of its own share. The owner reads the
+// latter once, at the end.
 class Team {
  public:
   Team(int size, int first_cpu)
@@ -167,9 +168,9 @@ class Team {
     order_.closure = bytes > 0 ? order_.copy : closure;
     order_.grain = grain;
     if (bytes > 0) std::memcpy(order_.copy, closure, bytes);
-    for (int64_t first = 0; first < n; first += kMostRanges * grain) {
+    for (int64_t first = 0; first < n; first += kMaxRanges * grain) {
       order_.first = first;
-      order_.end = std::min(n, first + kMostRanges * grain);
+      order_.end = std::min(n, first + kMaxRanges * grain);
       run_order();
     }
   }
@@ -178,13 +179,13 @@ class Team {
   void run_order() {
     const uint32_t job = (order_.number.load(std::memory_order_relaxed) + 1) | 1;
     order_.number.store(job, std::memory_order_release);
-    // To wait here until that has got around would take as long as a short range. Who falls asleep
-    // at this moment is called after the first one.
-    if (asleep_.load(std::memory_order_relaxed) > 0) call();
+    // Do not wait for the store to become visible: that takes as long as a short range. A helper
+    // that falls asleep meanwhile is woken after the first range.
+    if (asleep_.load(std::memory_order_relaxed) > 0) wake();
     const int64_t range = take(shares_[0], job, order_.share(1, size()), /*own=*/true);
     if (range >= 0) order_.run(range);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (asleep_.load() > 0) call();
+    if (asleep_.load() > 0) wake();
     work(0, size(), job);
     bool closed = false;
     for (int i = 1; i < size(); ++i) {
@@ -199,12 +200,12 @@ class Team {
     }
   }
 
-  void call() {
+  void wake() {
     owner_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
     order_.number.notify_all();
   }
 
-  // Takes from one's own share, then from the others'.
+  // Takes ranges of the own share first, then of the other shares.
   void work(int member, int size, uint32_t job) {
     for (int i = 0; i < size; ++i) {
       const int of = (member + i) % size;
@@ -218,32 +219,32 @@ class Team {
   void help(int member, int size) {
     std::atomic<uint32_t>& at = shares_[static_cast<size_t>(member)].at;
     uint32_t now = 0;
-    uint32_t heard = 0;
-    const auto called = [&] {
+    uint32_t job = 0;
+    const auto job_open = [&] {
       now = order_.number.load();
-      return (now % 2 != 0 && now != heard) || ending_.load(std::memory_order_relaxed);
+      return (now % 2 != 0 && now != job) || ending_.load(std::memory_order_relaxed);
     };
     for (;;) {
-      while (!spin_until(called)) {
+      while (!spin_until(job_open)) {
         asleep_.fetch_add(1);
-        if (!called()) order_.number.wait(now);
+        if (!job_open()) order_.number.wait(now);
         asleep_.fetch_sub(1);
-        // A busy machine wakes a thread on the processor of who wakes it. There it waits until its
-        // owner has done the work alone, and again the next time.
-        if (first_cpu_ < 0 && !crowded()) leave(owner_cpu_.load(), before_);
+        // A busy kernel wakes a thread on the waker's processor, where it would wait until the
+        // owner has finished alone, every time.
+        if (first_cpu_ < 0 && !oversubscribed()) move_off(owner_cpu_.load(), before_);
       }
       if (ending_.load()) return;
-      heard = now;
-      at.store(heard);
-      if (order_.number.load() == heard) work(member, size, heard);
-      at.store(heard + 1, std::memory_order_release);
+      job = now;
+      at.store(job);
+      if (order_.number.load() == job) work(member, size, job);
+      at.store(job + 1, std::memory_order_release);
     }
   }
 
   const int first_cpu_;
-  const cpu_set_t before_;  // what the owner might use
+  const cpu_set_t before_;  // affinity of the owner before pinning
   Order order_;
-  const std::unique_ptr<Share[]> shares_;  // by member; 0: the owner
+  const std::unique_ptr<Share[]> shares_;  // per member; 0: the owner
   alignas(64) std::atomic<int> asleep_{0};
   std::atomic<int> owner_cpu_{-1};
   std::atomic<bool> ending_{false};

@@ -13,14 +13,14 @@
 namespace tandem::cpu {
 namespace {
 
-// to[i * rows + r] = from[r * n + i]: rows become columns.
+// Transposes: to[i * rows + r] = from[r * n + i].
 void interleave(double* to, const double* from, int64_t rows, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t r = 0; r < rows; ++r) to[i * rows + r] = from[r * n + i];
   }
 }
 
-// Of kRows rows, four inputs at a time, and the rest. T: of 32 bits
+// Transposes kRows rows, four inputs at a time. T: a 32-bit type.
 template <int kRows, class T>
 void interleave_some(T* to, const T* from, int64_t rows, int64_t n) {
   using Four = uint32_t __attribute__((ext_vector_type(4)));
@@ -66,7 +66,7 @@ void interleave(T* to, const T* from, int64_t rows, int64_t n) {
   }
 }
 
-// `n` rows from the first-th on, as they are meant.
+// Rows [first, first + n), with the norm applied.
 template <class T>
 const T* normed_rows(const Rows<T>& from, int64_t first, int64_t n, std::vector<T>& scratch) {
   const T* x = from.x + first * from.in;
@@ -78,7 +78,7 @@ const T* normed_rows(const Rows<T>& from, int64_t first, int64_t n, std::vector<
   return scratch.data();
 }
 
-// Of 32 bits in a row.
+// 32-bit words per row.
 int64_t words(RowType type, int64_t in) {
   switch (type) {
     case RowType::kInt8:

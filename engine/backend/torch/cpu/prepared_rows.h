@@ -1,4 +1,4 @@
-// Activations as the kernels of product.h read them.
+// Activations in the layout of the kernels of product.h.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,18 @@
 
 namespace tandem::cpu {
 
-// What meets weights of a type. kDouble: fp64 weights; kBFloat16: those of bf16 on processors that
-// multiply them (target AVX3_BF16); kInt8: those of int8 on processors that multiply them
-// (AVX3_VNNI), with a scale for every kRowBlock numbers; kInt16: those of int8 on others, of 14
-// bits, with a scale per row; kFloat: all others.
-// kInt8x32: quantized weights (quantized_matrix.h), with a scale for 32 numbers.
+// Activation type used with a weight type.
+//
+//   kFloat     weights not listed below
+//   kDouble    fp64 weights
+//   kBFloat16  bf16 weights on targets with bf16 dot products (AVX3_BF16)
+//   kInt8      int8 weights on targets with byte dot products (AVX3_VNNI); a scale per kRowBlock
+//   kInt16     int8 weights on other targets; 14-bit codes, a scale per row
+//   kInt8x32   quantized weights (quantized_matrix.h); a scale per 32 elements
 enum class RowType : uint8_t { kFloat, kInt8, kInt16, kDouble, kBFloat16, kInt8x32 };
 RowType row_type(WeightType weight);
 
-// Rows as they come, or their norms.
+// Input rows, and the norm to apply to them.
 template <class T>
 struct Rows {
   const T* x = nullptr;  // [rows, in]
@@ -27,20 +30,20 @@ struct Rows {
   Norm<T> norm = {};
 };
 
-// Rows stand in groups of as many as a kernel takes at once, split evenly. A group holds all its
-// rows' first inputs, then the second ones: [group][in][rows of it]. Rounding (narrow_row.h) of a
-// row depends on that row alone. What is not finite becomes a scale that is NaN.
+// Rows are divided evenly into groups of at most as many rows as a kernel processes at once. A
+// group is stored transposed: [group][in][rows of the group]. Rounding (narrow_row.h) of a row
+// depends on that row only. Non-finite elements result in a NaN scale.
 //
-// Grows with use and keeps its memory. Not thread-safe; other threads may read it, and fill other
-// groups.
+// Grows with use and does not shrink. Not thread-safe, except that other threads may read it or
+// fill other groups.
 class PreparedRows {
  public:
-  // All of it. A single row of fp32 or fp64 without a norm is kept instead of copied, so it must
-  // stay.
+  // Prepares all rows. A single fp32 or fp64 row without a norm is referenced, not copied, so it
+  // must outlive its use.
   void prepare(RowType type, const Rows<float>& from);
-  void prepare(RowType type, const Rows<double>& from);  // kDouble
+  void prepare(RowType type, const Rows<double>& from);  // for kDouble
 
-  // Or piece by piece: memory first, then groups [begin, end), each once.
+  // Prepares in pieces: shape() allocates, then fill() is called once for each range of groups.
   void shape(RowType type, int64_t rows, int64_t in);
   void fill(const Rows<float>& from, int64_t begin, int64_t end);
   void fill(const Rows<double>& from, int64_t begin, int64_t end);
@@ -54,11 +57,11 @@ class PreparedRows {
     const int64_t extra = rows_ % groups_;
     return rows_ / groups_ * group + (group < extra ? group : extra);
   }
-  // Numbers of a group; of kInt16 and kBFloat16 pairs of them, [group][in / 2][rows of it][2]. Of
-  // kInt8 [group][quantized_row_size()][rows of it] of 32 bits; of kInt8x32 [group][in / 32 *
-  // quantized_words()][rows of it] of 32 bits.
+  // Data of a group, by type:
+  // kFloat, kDouble: [in][rows]; kInt16, kBFloat16: [in / 2][rows][2]; kInt8: 32-bit words
+  // [quantized_row_size()][rows]; kInt8x32: 32-bit words [in / 32 * quantized_words()][rows].
   const std::byte* group(int64_t i) const;
-  const float* scales() const { return scales_.data(); }  // kInt16: [rows]
+  const float* scales() const { return scales_.data(); }  // [rows], for kInt16
 
  private:
   template <class T>
@@ -72,7 +75,7 @@ class PreparedRows {
   int64_t groups_ = 1;
   int64_t row_bytes_ = 0;
   const std::byte* data_ = nullptr;
-  std::vector<double> packed_;  // doubles, for their alignment
+  std::vector<double> packed_;  // double for alignment
   std::vector<float> scales_;
 };
 

@@ -10,44 +10,44 @@
 namespace tandem::cpu {
 namespace {
 
-// Nanoseconds of work that are worth calling another thread.
-constexpr double kWorth = 2000;
+// Minimum work in nanoseconds that is worth waking another thread for.
+constexpr double kMinNanoseconds = 2000;
 
-// Rows that all threads may prepare for themselves, times the other threads. More are shared out:
-// earlier where it takes longer, with a scale for each 32 inputs.
+// Limit of rows * (threads - 1) up to which each thread prepares all rows itself. Beyond it the
+// preparation is shared. The limit is lower for quantized weights, whose rows take longer to
+// prepare.
 constexpr int64_t own_rows(const PackedMatrix&) { return 64; }
 constexpr int64_t own_rows(const QuantizedMatrix&) { return 8; }
 
-// What one panel takes for so many rows, roughly: weights at 25 bytes, products at 100 a
-// nanosecond.
+// Estimated nanoseconds for one panel, at 25 bytes of weights or 100 products per nanosecond.
 template <class Matrix>
 double panel_time(const Matrix& w, int64_t rows) {
   const auto products = static_cast<double>(w.in() * w.columns() * rows);
   return std::max(static_cast<double>(w.panel_bytes()) / 25, products / 100);
 }
 
-// What each thread keeps.
+// Per-thread buffer.
 struct Prepared {
   PreparedRows rows;
-  uint64_t call = 0;  // that the rows were prepared in
+  uint64_t call = 0;  // for which the rows were prepared
 };
 Prepared& prepared() {
   thread_local Prepared mine;
   return mine;
 }
 
-// Of a thread's calls, whatever kinds of numbers they are of: they all prepare the same rows.
+// Counts a thread's calls over all instantiations, which share the buffer.
 uint64_t next_call() {
   thread_local uint64_t calls = 0;
   return ++calls;
 }
 
-// What of a product depends on the kind of matrix.
+// Overloads for the two kinds of matrices.
 RowType row_type_of(const PackedMatrix& w) { return row_type(w.type()); }
 RowType row_type_of(const QuantizedMatrix&) { return RowType::kInt8x32; }
 
-// Starts to read the beginning of a panel, before the rows are prepared: kernels fetch what lies
-// further on. Worth it where a product takes few microseconds.
+// Prefetches the beginning of a panel before the rows are prepared; the kernels prefetch the rest.
+// Pays off for products of a few microseconds.
 void fetch_start(const PackedMatrix&, int64_t) {}
 void fetch_start(const QuantizedMatrix& w, int64_t panel) {
   const auto fetch = [](const std::byte* from, int64_t bytes) {
@@ -87,14 +87,14 @@ struct Call {
   const A* bias;
   const Matrix* weights;
   Rows<A> x;
-  const PreparedRows* shared;  // null: each thread has its own
-  uint64_t number;             // of the owner's calls
-  int64_t panels;              // of the weights, that are wanted
-  int64_t part;                // groups of rows that are done at once
+  const PreparedRows* shared;  // null: each thread prepares its own
+  uint64_t number;             // next_call() of the owner
+  int64_t panels;              // to compute
+  int64_t part;                // groups of rows processed together
   Then then;
   Activation activation;
 
-  // first: the panel that this thread begins with, if this is its first call
+  // first: the first panel of this thread, prefetched on its first call
   const PreparedRows& rows(int64_t first) const {
     if (shared != nullptr) return *shared;
     Prepared& mine = prepared();
@@ -106,8 +106,7 @@ struct Call {
     return mine.rows;
   }
 
-  // Columns [begin, end) of a list of the wanted panels with the first part of the rows, then with
-  // the second part and so on.
+  // Tasks [begin, end) of the list (part of the rows, panel), panels varying fastest.
   void operator()(int64_t begin, int64_t end) const {
     const PreparedRows& prepared = rows(begin % panels);
     const auto task = task_of(weights, &prepared, bias, out, then, activation);
@@ -132,14 +131,14 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
   const int64_t wanted = first > 0 ? (first + w.columns() - 1) / w.columns() : w.panels();
   const int64_t panels = std::min<int64_t>(wanted, w.panels());
   const int64_t groups = (x.rows + shape.rows - 1) / shape.rows;
-  // Rows are split among threads only where columns do not suffice: each part reads all weights.
+  // Rows are divided among threads only if there are too few panels: each part reads all weights.
   int64_t parts = 1;
   while (parts < groups && panels * parts < 4 * threads) ++parts;
   const int64_t part = (groups + parts - 1) / parts;
   parts = (groups + part - 1) / part;
   Call<O, A, Matrix> call{out, bias, &w, x, nullptr, next_call(), panels, part, then, activation};
   const int64_t tasks = parts * panels;
-  if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kWorth) {
+  if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kMinNanoseconds) {
     return call(0, tasks);
   }
   if (x.rows * (threads - 1) > own_rows(w)) {

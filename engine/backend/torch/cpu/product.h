@@ -1,20 +1,19 @@
-// Rows times a weight matrix on the CPU: the heart of decoding, where few rows meet many weights.
+// Products of a few rows with a weight matrix on the CPU, which dominate decoding time.
 //
-// Rows go in as they are, or as their norms: each thread prepares them for itself, which costs
-// less than to get them from another processor's cache.
+// Decoding is limited by memory bandwidth, so all rows of a batch use a weight while it is in
+// registers: six rows take about as long as one. LibTorch's product (MKL) takes two to four times
+// as long. Each thread normalizes and rounds the input rows itself: that is faster than fetching
+// them from another processor's cache.
 //
-// Memory sets the speed here, so all rows of a batch meet a weight while it is in registers: six
-// rows cost about what one costs. LibTorch's product (MKL) takes two to four times as long.
+// Batch invariance: each element of the result is summed over the inputs in an order that depends
+// only on the number of inputs and the weight type. Inputs are added one after the other, in
+// stretches of fixed length whose sums are added in order. Tile sizes do not affect this order. A
+// row therefore has the same bits in any batch, at any index and for any thread count.
 //
-// Each number of the result is summed over the inputs in an order that depends on the number of
-// inputs and the type of weights alone: one after the other, in stretches of fixed length whose
-// sums are added in turn. How many rows and columns a tile has changes nothing in that. So a row
-// has the same bits alone or among others, at any place and for any number of threads.
-//
-// Between processors bits may differ, for narrow weights mostly. Weights of bf16 meet activations
-// rounded to bf16 where the processor multiplies and adds pairs of them (target AVX3_BF16; numbers
-// below 2^-126 count as zero there), and fp32 ones elsewhere. Weights of int8 meet activations of 8
-// bits where it does so with fours of bytes (AVX3_VNNI), and of 14 elsewhere. See RowType.
+// Bits may differ between processors, mostly for narrow weights (see RowType). With bf16 dot
+// products (AVX3_BF16), bf16 weights are multiplied with activations rounded to bf16, and numbers
+// below 2^-126 count as zero; otherwise with fp32 activations. Int8 weights are multiplied with
+// 8-bit activations if the processor has byte dot products (AVX3_VNNI), otherwise with 14-bit ones.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +25,11 @@
 
 namespace tandem::cpu {
 
-// y = x W^T + bias, stored in `out`, added to it or gated.
+// y = x W^T + bias, stored in `out`, added to it, or gated (Then).
 //
-// activation: of the gate. x: what the weights' row_type() is made of, of weights.in() numbers;
-// bias: [outs] or null; out: [rows, outs], or [rows, outs / 2] if gated. `first`: just the first so
-// many columns, rounded up to a panel, and the others stay what they are; 0: all. Not of gated
-// ones. Runs on the calling thread's team (parallel.h).
+// x.in = weights.in(). bias: [outs] or null. out: [rows, outs], or [rows, outs / 2] if gated.
+// activation: for kGate. first > 0: compute only the first `first` columns, rounded up to whole
+// panels; not with kGate. 0: all columns. Runs on the calling thread's team (parallel.h).
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu,
              int64_t first = 0);
@@ -43,8 +41,8 @@ void product(double* out, const Rows<double>& x, const PackedMatrix& weights, co
              Then then = Then::kStore, Activation activation = Activation::kSilu,
              int64_t first = 0);
 
-// The same of quantized weights, x of a multiple of 32 numbers. The bits are those of every other
-// processor that adds and multiplies in one rounding.
+// Product with quantized weights. REQUIRES: x.in is a multiple of 32. The result has the same bits
+// on all processors with fused multiply-add.
 void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu,
              int64_t first = 0);

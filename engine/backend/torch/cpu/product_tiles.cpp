@@ -11,8 +11,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/product_tiles.cpp"
-#include "hwy/foreach_target.h"  // compiles this file once per processor
-// after it:
+#include "hwy/foreach_target.h"  // compiles this file once per target
+// Included after foreach_target.h:
 #include "engine/backend/torch/cpu/activation-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -24,38 +24,37 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows of a tile have two sums each in registers, beside two of weights and one of a row's number.
+// Registers of a tile: two sums per row, two weights, and one broadcast input.
 #if HWY_TARGET <= HWY_AVX3  // 32 registers
-constexpr int kMostRows = 14;
+constexpr int kMaxRows = 14;
 constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 4 ? 2 : 1; }
-#elif HWY_TARGET == HWY_AVX2  // 16
-constexpr int kMostRows = 6;
+#elif HWY_TARGET == HWY_AVX2  // 16 registers
+constexpr int kMaxRows = 6;
 constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #else
-constexpr int kMostRows = 3;
+constexpr int kMaxRows = 3;
 constexpr int panels_at_once(int rows) { return rows == 1 ? 2 : 1; }
 #endif
 
-// How far ahead of its reading a stream of weights is fetched, in bytes: memory's latency times its
-// bandwidth, and then some.
+// Prefetch distance of the weight stream in bytes: latency times bandwidth, plus a margin.
 constexpr size_t kAhead = 16384;
 
-// Weights that may still lie in a cache close by from the time before. Then a few rows do not wait
-// for memory but for their own sums, and take several panels at once; else one stream is best.
+// Matrices up to this size may still be in a near cache. Then a few rows are limited by the latency
+// of their sums, and take several panels at once; otherwise one stream is best.
 constexpr int64_t kNear = 1 << 20;
 
-// Inputs whose products are summed in one stretch. A panel's weights of a stretch stay in a cache
-// while all rows pass over them, and sums of short stretches lose less to rounding.
+// Inputs per stretch. The weights of a stretch stay in cache while all rows pass over them, and
+// sums of short stretches have smaller rounding errors.
 constexpr int64_t kStretch = 512;
 
-// The kinds of weights. A unit is what is read of a panel at once: its two vectors for one input,
-// or for those that stand together.
+// Weight types. A unit is the data of a panel read at once: two vectors for one input, or for the
+// interleaved inputs.
 template <class Lane_, class Number_>
 struct Numbers {
   using Lane = Lane_;
   using Number = Number_;
   using V = hn::Vec<Lane>;
-  static int64_t numbers_before(int64_t unit) { return unit; }  // in a row
+  static int64_t numbers_before(int64_t unit) { return unit; }  // per row
   HWY_INLINE static V broadcast(const Number* x) { return hn::Set(Lane(), *x); }
   HWY_INLINE static V multiply_add(V w, V number, V sum) { return hn::MulAdd(w, number, sum); }
 };
@@ -100,7 +99,7 @@ struct Halves : Numbers<hn::ScalableTag<float>, float> {
   }
 };
 struct Bytes {
-  using Number = int32_t;  // two of int16
+  using Number = int32_t;  // two int16
   static constexpr size_t kUnitBytes = Floats::kUnitBytes / 2;
   // 127 * 8191 * 1024 < 2^31: sums are exact.
   static constexpr int64_t kUnits = 512;
@@ -109,17 +108,17 @@ struct Bytes {
 
 // Rows x columns of one stretch.
 struct Tile {
-  const uint8_t* weights;  // of the first panel
+  const uint8_t* weights;  // first panel
   size_t panel_bytes;
   const void* x;  // [units][rows]
   size_t units;
-  // What to fetch meanwhile: so many bytes further with each unit.
+  // Address to prefetch, advanced by ahead_step with each unit.
   const uint8_t* ahead;
   size_t ahead_step;
   size_t first_row;
   size_t first_column;
   bool first_stretch;
-  void* sums;  // [rows, sums_stride] where the product is gated; null: sums go to its output
+  void* sums;  // [rows, sums_stride] for a gated product; null: sums go to the output
   size_t sums_stride;
 };
 
@@ -148,10 +147,10 @@ HWY_INLINE void store_out(hn::Vec<hn::ScalableTag<double>> v, hn::ScalableTag<do
                           float* to) {
   HWY_ALIGN double wide[hn::MaxLanes(hn::ScalableTag<double>())];
   hn::Store(v, d, wide);
-  std::copy_n(wide, hn::Lanes(d), to);  // (DemoteTo saturates on some processors)
+  std::copy_n(wide, hn::Lanes(d), to);  // DemoteTo saturates on some targets
 }
 
-// Adds a stretch's sums of one row and one panel to what `out` has of the stretches before.
+// Adds a stretch's sums of one row and panel to the sums of the earlier stretches in `out`.
 template <class D, class V, class O, class A>
 HWY_INLINE void finish(D d, const TileTask<O, A>& t, const Tile& tile, size_t row, size_t column,
                        V a, V b) {
@@ -194,7 +193,7 @@ HWY_INLINE void finish(D d, const TileTask<O, A>& t, const Tile& tile, size_t ro
   }
 }
 
-// (Not a function of its own: it becomes part of those below, with their instructions.)
+// Inlined into multiply(), to be compiled with its target attribute.
 template <class Kind, int Rows, int Panels, class O, class A>
 HWY_INLINE void multiply_numbers(const TileTask<O, A>& t, const Tile& tile) {
   using D = typename Kind::Lane;
@@ -250,7 +249,7 @@ HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
   const hn::Repartition<int16_t, decltype(d)> d16;
   const hn::Rebind<int8_t, decltype(d16)> d8;
   using V = hn::Vec<decltype(d)>;
-  // Where the processor adds the products of two neighbours at once, the second ones stay zero.
+  // On targets with a pairwise multiply-add, sum1 stays zero.
   V sum[Panels][2][Rows], sum1[Panels][2][Rows];
   HWY_UNROLL(Panels)
   for (int p = 0; p < Panels; ++p) {
@@ -309,18 +308,17 @@ HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
 }
 
 #if HWY_TARGET == HWY_AVX3
-// Highway has no target whose processors multiply four bytes of one vector, without sign, by those
-// of another and add the products to 32 bits,
+// Highway has no target with VPDPBUSD (u8 x s8 dot products of four, added to int32).
 #define TANDEM_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
 
 struct ByteQuads {
-  using Number = int32_t;  // four of int8
+  using Number = int32_t;  // four int8
   static constexpr size_t kUnitBytes = Floats::kUnitBytes;
   static constexpr int64_t kUnits = kStretch;
   static constexpr int64_t kBlockUnits = kRowBlock / 4;
   static_assert(kUnits % kBlockUnits == 0);
   static int64_t numbers_before(int64_t unit) { return unit + 2 * (unit / kBlockUnits); }
-  // (Always inlining it would have to come after what calls it has been inlined.)
+  // Not HWY_INLINE: always_inline would require that the caller has the same target attribute.
   TANDEM_VNNI static inline hn::Vec512<int32_t> multiply_add(hn::Vec512<int32_t> w,
                                                              hn::Vec512<int32_t> numbers,
                                                              hn::Vec512<int32_t> sum) {
@@ -328,8 +326,8 @@ struct ByteQuads {
   }
 };
 
-// A block's products are summed exactly, the blocks' sums as fp32. Weights stand there + 128, so
-// sums start from what that makes too much.
+// Products of a block are summed exactly as integers, block sums as fp32. Weights are stored + 128,
+// so each sum starts at -128 * sum(codes).
 template <class Kind, int Rows, int Panels, class O, class A>
   requires std::is_same_v<Kind, ByteQuads>
 TANDEM_VNNI HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile) {
@@ -403,16 +401,16 @@ TANDEM_VNNI HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile
   }
 }
 
-// nor one whose processors multiply two of bf16 and add the products to fp32.
+// Highway has no target with VDPBF16PS (bf16 dot products of two, added to fp32).
 #define TANDEM_BF16 __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
 
 struct BFloatPairs : Floats {
-  using Number = int32_t;                      // two of bf16
-  static constexpr int64_t kUnits = kStretch;  // 1024 inputs: as many bytes as of fp32
+  using Number = int32_t;                      // two bf16
+  static constexpr int64_t kUnits = kStretch;  // 1024 inputs: as many bytes as in fp32
   HWY_INLINE static V broadcast(const Number* x) {
     return hn::BitCast(Lane(), hn::Set(hn::RebindToSigned<Lane>(), *x));
   }
-  // (Always inlining it would have to come after what calls it has been inlined.)
+  // Not HWY_INLINE: as in ByteQuads.
   TANDEM_BF16 static inline V multiply_add(V w, V number, V sum) {
     return V{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(w.raw),
                               reinterpret_cast<__m512bh>(number.raw))};
@@ -429,7 +427,7 @@ TANDEM_BF16 HWY_NOINLINE void multiply(const TileTask<O, A>& t, const Tile& tile
 template <class O, class A>
 using Multiply = void (*)(const TileTask<O, A>&, const Tile&);
 
-// By number of rows.
+// Kernel instances by number of rows.
 template <class Kind, class O, class A>
 struct Tiles {
   template <int... Rows>
@@ -440,11 +438,11 @@ struct Tiles {
     return single ? one[rows - 1] : several[rows - 1];
   }
   static Multiply<O, A> get(int rows, bool single) {
-    return pick(rows, single, std::make_integer_sequence<int, kMostRows>());
+    return pick(rows, single, std::make_integer_sequence<int, kMaxRows>());
   }
 };
 
-// out = act(a) * b for one row's sums a and b of one panel, biases added.
+// out = act(a) * b for one row's sums a and b of a panel, after adding biases.
 template <class D, class O, class A>
 HWY_INLINE void gate(D d, const TileTask<O, A>& t, const A* sums, int64_t row, int64_t panel) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -501,7 +499,8 @@ void run(const TileTask<O, A>& t, int64_t first_panel, int64_t end_panel, int64_
         tile.first_row = static_cast<size_t>(row);
         tile.x = reinterpret_cast<const typename Kind::Number*>(x.group(g)) +
                  Kind::numbers_before(k) * rows;
-        // With one group the stream goes on. With several, each fetches its part of what follows.
+        // A single group prefetches the continuation of its stream. Several groups prefetch a part
+        // of the next stretch each.
         tile.ahead_step = Kind::kUnitBytes / static_cast<size_t>(groups);
         tile.ahead = groups == 1 ? tile.weights + kAhead
                                  : tile.weights + bytes +
@@ -566,7 +565,7 @@ TileShape shape_of_tiles(WeightType type) {
   if (type == WeightType::kInt8 && use_vnni()) inputs = 4;
   if (type == WeightType::kBFloat16 && use_bf16()) inputs = 2;
 #endif
-  return {2 * lanes, inputs, kMostRows, panels_at_once(1)};
+  return {2 * lanes, inputs, kMaxRows, panels_at_once(1)};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,4 +1,5 @@
-// What of product.h is compiled once per processor: tiles of rows times panels of columns.
+// The vectorized inner part of product.h, compiled once per target: tiles of rows x panels of
+// columns.
 #pragma once
 
 #include <cstddef>
@@ -10,34 +11,34 @@
 
 namespace tandem::cpu {
 
-// What one tile keeps in registers on this processor.
+// What one tile keeps in registers on this target.
 struct TileShape {
-  int columns;         // of a panel: two vectors of sums
-  int inputs;          // of a column that stand together
-  int rows;            // at most
-  int panels_for_one;  // panels that a single row takes at once, at most
+  int columns;         // per panel: two vectors of sums
+  int inputs;          // interleaved inputs of a column
+  int rows;            // maximum
+  int panels_for_one;  // maximum panels per tile for a single row
 };
 TileShape tile_shape(WeightType type);
 
-// What becomes of a product y = x W^T + bias.
+// Epilogue of a product y = x W^T + bias.
 enum class Then : uint8_t {
   kStore,  // out = y
   kAdd,    // out += y
-  kGate,   // out = act(first half of y) * second half of y, for weights of Layout::kPairs
+  kGate,   // out = act(first half of y) * second half of y; weights of Layout::kPairs
 };
 
-// One product, as far as tiles must know it. A: float, or double for kDouble. O: float or double.
+// Arguments of one product. A: float, or double for kDouble. O: float or double.
 template <class O, class A>
 struct TileTask {
   const PackedMatrix* weights;
   const PreparedRows* x;
   const A* bias;  // [outs] or null
-  O* out;         // [rows, outs], or half of that if gated
+  O* out;         // [rows, outs]; gated: [rows, outs / 2]
   Then then;
-  Activation activation;  // of the gate
+  Activation activation;  // for kGate
 };
 
-// Panels [first_panel, end_panel) of groups [first_group, end_group) of rows.
+// Computes panels [first_panel, end_panel) for row groups [first_group, end_group).
 void product_tiles(const TileTask<float, float>& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group);
 void product_tiles(const TileTask<float, double>& task, int64_t first_panel, int64_t end_panel,

@@ -11,7 +11,7 @@
 namespace tandem::cpu {
 namespace {
 
-// Of one column's 32 inputs, a byte each: eight in a word, the first in its lowest byte.
+// Codes of 32 inputs of one column, a byte each: eight per word, the first in the lowest byte.
 using Codes = std::array<uint64_t, 4>;
 static_assert(std::endian::native == std::endian::little);
 
@@ -24,22 +24,23 @@ T load(const std::byte* from) {
 uint8_t byte(const std::byte* from) { return static_cast<uint8_t>(*from); }
 float half(const std::byte* from) { return static_cast<float>(load<_Float16>(from)); }
 
-constexpr uint64_t kOnes = 0x0101010101010101;  // one in each byte
+constexpr uint64_t kOnes = 0x0101010101010101;  // 1 in each byte
 uint64_t low_halves(uint64_t bytes) { return bytes & 15 * kOnes; }
 
-// Bit i of `bits` as byte i.
+// Returns a word whose byte i is bit i of `bits`.
 uint64_t spread(uint8_t bits) {
   const uint64_t each = bits * kOnes & 0x8040201008040201;
   return (each + 127 * kOnes) >> 7 & kOnes;
 }
 
-// Codes of the g-th 32 inputs of a block as the file has it.
+// read_*: codes of the g-th 32 inputs of a block in the file's format.
 //
-// Types of 32 inputs: nibbles of the first 16 low, of the others high; the fifth bits are one word.
+// Formats with blocks of 32: inputs 0..15 in low nibbles, 16..31 in high nibbles, fifth bits in one
+// word before them.
 void read_small(const std::byte* block, int bits, int scales_bytes, Codes& codes) {
   const std::byte* at = block + scales_bytes;
   if (bits == 8) {
-    // Zero becomes 128.
+    // Signed to unsigned: 0 becomes 128.
     for (size_t i = 0; i < 4; ++i) codes[i] = load<uint64_t>(at + 8 * i) ^ 128 * kOnes;
     return;
   }
@@ -53,7 +54,7 @@ void read_small(const std::byte* block, int bits, int scales_bytes, Codes& codes
   for (size_t i = 0; bits == 5 && i < 4; ++i) codes[i] |= spread(byte(fifths + i)) << 4;
 }
 
-// Q4_K and Q5_K: d, dmin, 12 bytes of s and n, the fifth bits if there are, nibbles.
+// Q4_K, Q5_K: d, dmin, 12 bytes of s and n, fifth bits (Q5_K), nibbles.
 void read_two_levels(const std::byte* block, int bits, int g, Codes& codes) {
   const std::byte* fifths = block + 16;
   const std::byte* nibbles = block + (bits == 5 ? 48 : 16) + g / 2 * 32;
@@ -63,7 +64,7 @@ void read_two_levels(const std::byte* block, int bits, int g, Codes& codes) {
   }
 }
 
-// Q6_K: 128 bytes of low nibbles, 64 of upper twos, 16 scales, d.
+// Q6_K: 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 scales, d.
 void read_sixteens(const std::byte* block, int g, Codes& codes) {
   const std::byte* nibbles = block + g / 4 * 64 + g % 2 * 32;
   const std::byte* twos = block + 128 + g / 4 * 32;
@@ -75,18 +76,18 @@ void read_sixteens(const std::byte* block, int g, Codes& codes) {
 
 void read_codes(const QuantFormat& f, const std::byte* block, int g, Codes& codes) {
   switch (f.scales) {
-    case Scales::kScale:
+    case QuantScales::kScale:
       return read_small(block, f.bits, 2, codes);
-    case Scales::kScaleAndMin:
+    case QuantScales::kScaleAndMin:
       return read_small(block, f.bits, 4, codes);
-    case Scales::kTwoLevels:
+    case QuantScales::kTwoLevels:
       return read_two_levels(block, f.bits, g, codes);
-    case Scales::kSixteens:
+    case QuantScales::kSixteens:
       return read_sixteens(block, g, codes);
   }
 }
 
-// A column's codes of 32 inputs to a unit.
+// Stores the codes of 32 inputs of one column in a unit.
 void put_codes(uint8_t* unit, int bits, int column, const Codes& codes) {
   uint8_t* at = unit + static_cast<size_t>(column) * 4;
   const auto four = [&](size_t quad) {
@@ -122,8 +123,8 @@ void get_codes(const uint8_t* unit, int bits, int column, std::array<uint8_t, 32
   }
 }
 
-// s and n of Q4_K and Q5_K: of the first four 32s in bytes 0 to 7, of the others in the halves of
-// bytes 8 to 11 and the upper bits of the first eight.
+// Reads the 6-bit s and n of Q4_K and Q5_K. Groups 0..3 are in bytes 0..7. Groups 4..7 have their
+// low four bits in bytes 8..11 and their upper two in the upper bits of bytes 0..7.
 std::array<uint32_t, 16> read_sixes(const std::byte* from) {
   std::array<uint32_t, 16> sixes;
   for (size_t g = 0; g < 4; ++g) {
@@ -135,19 +136,19 @@ std::array<uint32_t, 16> read_sixes(const std::byte* from) {
   return sixes;
 }
 
-// The scales of one block of a column. to: the unit's, for the block's inputs
+// Stores the scales of one block of a column. to: the block's scales in the unit.
 void put_scales(std::byte* to, const QuantFormat& f, int column, const std::byte* block) {
   const auto at = static_cast<size_t>(column);
   const auto copy_half = [&](size_t place, size_t from) {
     std::memcpy(to + place + 2 * at, block + from, 2);
   };
   switch (f.scales) {
-    case Scales::kScale:
+    case QuantScales::kScale:
       return copy_half(0, 0);
-    case Scales::kScaleAndMin:
+    case QuantScales::kScaleAndMin:
       copy_half(0, 0);
       return copy_half(32, 2);
-    case Scales::kTwoLevels: {
+    case QuantScales::kTwoLevels: {
       copy_half(0, 0);
       copy_half(32, 2);
       const std::array<uint32_t, 16> sixes = read_sixes(block + 4);
@@ -158,13 +159,13 @@ void put_scales(std::byte* to, const QuantFormat& f, int column, const std::byte
       }
       return;
     }
-    case Scales::kSixteens:
+    case QuantScales::kSixteens:
       for (size_t g = 0; g < 16; ++g) to[16 * g + at] = block[192 + g];
       return copy_half(256, 208);
   }
 }
 
-// value = scale (q - zero) - less, of 16 inputs.
+// value = scale (q - zero) - less, for 16 inputs.
 struct Line {
   float scale, less;
 };
@@ -172,11 +173,11 @@ Line line_of(const std::byte* scales, const QuantFormat& f, int column, int sixt
   const auto at = static_cast<size_t>(column);
   const float d = half(scales + 2 * at);
   switch (f.scales) {
-    case Scales::kScale:
+    case QuantScales::kScale:
       return {d, 0};
-    case Scales::kScaleAndMin:
+    case QuantScales::kScaleAndMin:
       return {d, -half(scales + 32 + 2 * at)};
-    case Scales::kTwoLevels: {
+    case QuantScales::kTwoLevels: {
       const auto six = [&](int i) {
         const auto word = [&](int k) {
           return load<uint32_t>(scales + 64 + 64 * static_cast<size_t>(k) + 4 * at);
@@ -198,32 +199,10 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 
-QuantFormat quant_format(QuantType type) {
-  switch (type) {
-    case QuantType::kQ40:
-      return {4, Scales::kScale, 8};
-    case QuantType::kQ41:
-      return {4, Scales::kScaleAndMin, 0};
-    case QuantType::kQ50:
-      return {5, Scales::kScale, 16};
-    case QuantType::kQ51:
-      return {5, Scales::kScaleAndMin, 0};
-    case QuantType::kQ80:
-      return {8, Scales::kScale, 128};
-    case QuantType::kQ4K:
-      return {4, Scales::kTwoLevels, 0};
-    case QuantType::kQ5K:
-      return {5, Scales::kTwoLevels, 0};
-    case QuantType::kQ6K:
-      break;
-  }
-  return {6, Scales::kSixteens, 32};
-}
-
 QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Layout layout)
     : in_(in), layout_(layout) {
   TANDEM_CHECK(!parts.empty());
-  std::vector<Part> stretches = parts;  // what is a segment each
+  std::vector<Part> stretches = parts;  // one segment each
   if (layout == Layout::kPairs) {
     TANDEM_CHECK(parts.size() == 2 && parts[0].type == parts[1].type &&
                  parts[0].outs == parts[1].outs);
@@ -238,8 +217,8 @@ QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Lay
     s.first_panel = panels_;
     const int64_t side = layout == Layout::kPairs ? 2 * kUnit : kColumns;
     s.panels = (part.outs + side - 1) / side;
-    s.codes_at = round_up(in / s.format.inputs() * s.format.scale_bytes(), 64);
-    s.unit_bytes = s.codes_at + in / 32 * s.format.code_bytes();
+    s.codes_at = round_up(in / s.format.inputs() * scale_bytes(s.format), 64);
+    s.unit_bytes = s.codes_at + in / 32 * code_bytes(s.format);
     s.at = bytes_;
     outs_ += s.outs;
     panels_ += s.panels;
@@ -247,7 +226,7 @@ QuantizedMatrix::QuantizedMatrix(const std::vector<Part>& parts, int64_t in, Lay
     segments_.push_back(s);
   }
   data_ = allocate_weights(static_cast<size_t>(bytes_));
-  // What no row fills. The rest is touched first by those who fill it, all at once.
+  // Clear the padding. The rest is first touched by the threads that pack it.
   for (const Segment& s : segments_) {
     const int64_t side = layout == Layout::kPairs ? 2 * kUnit : kColumns;
     if (s.outs % side == 0) continue;
@@ -277,9 +256,9 @@ void QuantizedMatrix::pack(int64_t row, const std::byte* blocks) {
   std::byte* unit = data_.get() + to.unit;
   auto* codes = reinterpret_cast<uint8_t*>(unit + to.segment->codes_at);
   Codes some;
-  for (int64_t block = 0; block < in_ / f.inputs(); ++block, blocks += f.file_block_bytes()) {
-    put_scales(unit + block * f.scale_bytes(), f, to.column, blocks);
-    for (int g = 0; g < f.inputs() / 32; ++g, codes += f.code_bytes()) {
+  for (int64_t block = 0; block < in_ / f.inputs(); ++block, blocks += f.block_bytes()) {
+    put_scales(unit + block * scale_bytes(f), f, to.column, blocks);
+    for (int g = 0; g < f.inputs() / 32; ++g, codes += code_bytes(f)) {
       read_codes(f, blocks, g, some);
       put_codes(codes, f.bits, to.column, some);
     }
@@ -295,10 +274,10 @@ void QuantizedMatrix::unpack(int64_t row, float* to) const {
   for (int64_t i = 0; i < in_; ++i) {
     if (i % 32 == 0) {
       get_codes(codes, f.bits, from.column, some);
-      codes += f.code_bytes();
+      codes += code_bytes(f);
     }
     const int sixteen = static_cast<int>(i % f.inputs() / 16);
-    const Line line = line_of(unit + i / f.inputs() * f.scale_bytes(), f, from.column, sixteen);
+    const Line line = line_of(unit + i / f.inputs() * scale_bytes(f), f, from.column, sixteen);
     to[i] = line.scale * static_cast<float>(some[static_cast<size_t>(i % 32)] - f.zero) - line.less;
   }
 }

@@ -9,8 +9,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/quantized_tiles.cpp"
-#include "hwy/foreach_target.h"  // compiles this file once per processor
-// after it:
+#include "hwy/foreach_target.h"  // compiles this file once per target
+// Included after foreach_target.h:
 #include "engine/backend/torch/cpu/activation-inl.h"
 #include "engine/backend/torch/cpu/quantized_unit-inl.h"
 #include "hwy/cache_control.h"
@@ -25,24 +25,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kColumns = QuantizedMatrix::kColumns;
 
-// Rows that a kernel takes at once: sums and totals of all stay in registers, and share what it
-// costs to unpack a unit. Units come one after the other, so that weights are one stream; groups
-// wait for each other only in their totals, so a processor is several groups ahead.
+// Maximum rows per kernel call. The sums and totals of all rows stay in registers, and the rows
+// share the cost of unpacking a unit. Units are processed in order, so weights are one stream.
+// Groups depend on each other only through their totals, so the processor overlaps several groups.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int kMostRows = 8;
-#elif HWY_TARGET == HWY_EMU128  // a reference; each number of rows takes seconds to compile
-constexpr int kMostRows = 1;
+constexpr int kMaxRows = 8;
+#elif HWY_TARGET == HWY_EMU128  // a reference; each row count takes seconds to compile
+constexpr int kMaxRows = 1;
 #else
-constexpr int kMostRows = 3;
+constexpr int kMaxRows = 3;
 #endif
 
-// How far ahead of its reading the stream of codes is fetched, in bytes. Some processors fetch
-// little by themselves here: a thread of Zen 5 got 11 GB/s without this, and 33 with 4 to 24 KB.
+// Prefetch distance of the code stream in bytes. The hardware prefetcher is weak here on some
+// processors: a thread of Zen 5 reads 11 GB/s without this and 33 GB/s with 4 to 24 KB.
 constexpr size_t kAhead = 8192;
-// The same of rows, where they are many: a prompt's do not stay in the first cache.
+// Prefetch distance of the rows. Those of a prompt do not fit into the L1 cache.
 constexpr size_t kRowsAhead = 2048;
 
-// a * b + c, rounded once.
+// a * b + c with one rounding.
 HWY_INLINE FloatV fused(FloatV a, FloatV b, FloatV c) {
 #if HWY_TARGET == HWY_EMU128
   HWY_ALIGN float x[kLanes], y[kLanes], z[kLanes];
@@ -56,9 +56,8 @@ HWY_INLINE FloatV fused(FloatV a, FloatV b, FloatV c) {
 #endif
 }
 
-// How four codes of each column meet four numbers of a row. Numbers stand as
-// quantize_groups() of narrow_row.h has them: four bytes a word; or the first and third as 16 bits
-// in one word and the others in the next.
+// Dot products of four codes per column with four activations. Layout of the activations:
+// quantize_groups() in narrow_row.h.
 struct Portable {
   static constexpr int kWords = 2;
   HWY_INLINE static IntV add(IntV sum, IntV codes, const int32_t* x, int stride) {
@@ -72,7 +71,7 @@ struct Portable {
   }
 
  private:
-  // Adds the products of two neighbours to their 32 bits.
+  // Adds the products of two adjacent int16 to each int32 lane.
   HWY_INLINE static IntV pairs(IntV sum, hn::Vec<Shorts> a, hn::Vec<Shorts> b) {
 #if HWY_TARGET == HWY_EMU128
     HWY_ALIGN int16_t x[2 * kLanes], y[2 * kLanes];
@@ -83,19 +82,18 @@ struct Portable {
     for (int i = 0; i < kLanes; ++i) z[i] += x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
     return hn::Load(Ints(), z);
 #else
-    IntV none = hn::Zero(Ints());  // stays so where the processor adds neighbours
+    IntV none = hn::Zero(Ints());  // stays zero on targets with a pairwise multiply-add
     return hn::ReorderWidenMulAccumulate(Ints(), a, b, sum, none);
 #endif
   }
 };
 
 #if HWY_TARGET == HWY_AVX3
-// Highway has no target whose processors multiply four bytes of one vector, without sign, by those
-// of another and add the products to 32 bits.
+// Highway has no target with VPDPBUSD (u8 x s8 dot products of four, added to int32).
 #define TANDEM_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
 struct Vnni {
   static constexpr int kWords = 1;
-  // (Always inlining it would have to come after what calls it has been inlined.)
+  // Not HWY_INLINE: always_inline would require that the caller has the same target attribute.
   TANDEM_VNNI static inline IntV add(IntV sum, IntV codes, const int32_t* x, int) {
     return IntV{_mm512_dpbusd_epi32(sum.raw, codes.raw, _mm512_set1_epi32(*x))};
   }
@@ -105,27 +103,24 @@ struct Vnni {
 struct Tile {
   const uint8_t* unit;
   size_t codes_at;
-  int64_t groups;    // of 32 inputs
+  int64_t groups;    // of 32 inputs each
   const int32_t* x;  // [groups][words][rows]
   float* sums;       // [rows][kColumns]
 };
 
-// (Not a function of its own: it becomes part of those below, with their instructions.)
-template <int Bits, Scales Kind, class Dot, int Rows>
+// Inlined into multiply() and multiply_vnni(), to be compiled with their target attributes.
+template <QuantType Type, class Dot, int Rows>
 HWY_INLINE void multiply_unit(const Tile& tile) {
-  constexpr QuantFormat kFormat{Bits, Kind, 0};
-  constexpr int kGroups = Kind == Scales::kTwoLevels || Kind == Scales::kSixteens ? 8 : 1;
-  constexpr size_t kScaleBytes = Kind == Scales::kScale         ? 32
-                                 : Kind == Scales::kScaleAndMin ? 64
-                                 : Kind == Scales::kTwoLevels   ? 256
-                                                                : 288;
-  constexpr int kZero = Kind == Scales::kScale      ? 1 << (Bits - 1)
-                        : Kind == Scales::kSixteens ? 32
-                                                    : 0;
-  constexpr bool kSixteens = Kind == Scales::kSixteens;
-  // Few rows have their sums in two halves, which need not wait for each other.
+  constexpr QuantFormat kFormat = quant_format(Type);
+  constexpr int kGroups = kFormat.inputs() / 32;  // per block
+  constexpr size_t kScaleBytes = QuantizedMatrix::scale_bytes(kFormat);
+  constexpr int kZero = kFormat.zero;
+  constexpr bool kSixteens = kFormat.scales == QuantScales::kSixteens;
+  constexpr bool kLess =
+      kFormat.scales == QuantScales::kScaleAndMin || kFormat.scales == QuantScales::kTwoLevels;
+  // With few rows, two independent sums shorten the dependency chain.
   constexpr int kHalves = kSixteens || Rows <= 2 ? 2 : 1;
-  constexpr auto kCodeBytes = static_cast<size_t>(kFormat.bits) * 64;
+  constexpr size_t kCodeBytes = QuantizedMatrix::code_bytes(kFormat);
   const Floats d;
   const Ints di;
   FloatV total[kSlices][Rows];
@@ -140,7 +135,7 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
   const uint8_t* ahead = codes + kAhead;
   for (int64_t group = 0; group < tile.groups; ++group) {
     const int g = kGroups == 1 ? 0 : static_cast<int>(group % kGroups);
-    const int32_t* after = x + 8 * Dot::kWords * Rows;  // sums, scale, scale times sum
+    const int32_t* after = x + 8 * Dot::kWords * Rows;  // two sums, scale, scale * sum
     IntV sum[kHalves][kSlices][Rows];
     HWY_UNROLL(Rows)
     for (int r = 0; r < Rows; ++r) {
@@ -157,7 +152,7 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
       HWY_UNROLL(kSlices)
       for (int s = 0; s < kSlices; ++s) {
         IntV low, high;
-        unpack<Bits>(codes + static_cast<size_t>(s * kLanes * 4), i, low, high);
+        unpack<kFormat.bits>(codes + static_cast<size_t>(s * kLanes * 4), i, low, high);
         const int32_t* four = x + i * Dot::kWords * Rows;
         HWY_UNROLL(Rows)
         for (int r = 0; r < Rows; ++r) {
@@ -174,7 +169,7 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
         scale = scale_of_sixteen(scales, s, 2 * g);
         other = scale_of_sixteen(scales, s, 2 * g + 1);
       } else {
-        load_scales<Kind>(scales, s, g, scale, less);
+        load_scales<kFormat.scales>(scales, s, g, scale, less);
       }
       HWY_UNROLL(Rows)
       for (int r = 0; r < Rows; ++r) {
@@ -188,13 +183,13 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
         IntV all = sum[0][s][r];
         if (kHalves == 2) all = hn::Add(all, sum[kHalves - 1][s][r]);
         total[s][r] = fused(hn::ConvertTo(d, all), hn::Mul(scale, dx), total[s][r]);
-        if constexpr (Kind == Scales::kScaleAndMin || Kind == Scales::kTwoLevels) {
+        if constexpr (kLess) {
           const auto dx_sum = hn::BitCast(d, hn::Set(di, after[3 * Rows + r]));
           total[s][r] = fused(hn::Neg(less), dx_sum, total[s][r]);
         }
       }
     }
-    // What a group takes of a unit: scales too, of the unit that follows.
+    // Bytes per group, including its part of the scales.
     constexpr size_t kGroupBytes = kCodeBytes + kScaleBytes / kGroups;
     for (size_t line = 0; line < kGroupBytes; line += 64) hwy::Prefetch(ahead + line);
     ahead += kGroupBytes;
@@ -216,49 +211,36 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
   }
 }
 
-template <int Bits, Scales Kind, int Rows>
+template <QuantType Type, int Rows>
 HWY_NOINLINE void multiply(const Tile& tile) {
-  multiply_unit<Bits, Kind, Portable, Rows>(tile);
+  multiply_unit<Type, Portable, Rows>(tile);
 }
 #if HWY_TARGET == HWY_AVX3
-template <int Bits, Scales Kind, int Rows>
+template <QuantType Type, int Rows>
 TANDEM_VNNI HWY_NOINLINE void multiply_vnni(const Tile& tile) {
-  multiply_unit<Bits, Kind, Vnni, Rows>(tile);
+  multiply_unit<Type, Vnni, Rows>(tile);
 }
 #endif
 
 using Multiply = void (*)(const Tile&);
 
-template <int Bits, Scales Kind, int... Rows>
+template <QuantType Type, int... Rows>
 Multiply pick_rows(int rows, std::integer_sequence<int, Rows...>) {
 #if HWY_TARGET == HWY_AVX3
-  static constexpr Multiply vnni[] = {&multiply_vnni<Bits, Kind, Rows + 1>...};
+  static constexpr Multiply vnni[] = {&multiply_vnni<Type, Rows + 1>...};
   if (use_vnni()) return vnni[rows - 1];
 #endif
-  static constexpr Multiply all[] = {&multiply<Bits, Kind, Rows + 1>...};
+  static constexpr Multiply all[] = {&multiply<Type, Rows + 1>...};
   return all[rows - 1];
 }
 
-Multiply pick(const QuantFormat& f, int rows) {
-  constexpr auto kAll = std::make_integer_sequence<int, kMostRows>();
-  switch (f.scales) {
-    case Scales::kScale:
-      return f.bits == 4   ? pick_rows<4, Scales::kScale>(rows, kAll)
-             : f.bits == 5 ? pick_rows<5, Scales::kScale>(rows, kAll)
-                           : pick_rows<8, Scales::kScale>(rows, kAll);
-    case Scales::kScaleAndMin:
-      return f.bits == 4 ? pick_rows<4, Scales::kScaleAndMin>(rows, kAll)
-                         : pick_rows<5, Scales::kScaleAndMin>(rows, kAll);
-    case Scales::kTwoLevels:
-      return f.bits == 4 ? pick_rows<4, Scales::kTwoLevels>(rows, kAll)
-                         : pick_rows<5, Scales::kTwoLevels>(rows, kAll);
-    case Scales::kSixteens:
-      break;
-  }
-  return pick_rows<6, Scales::kSixteens>(rows, kAll);
+Multiply pick(QuantType type, int rows) {
+  return for_quant_type(type, [&]<QuantType kType>() {
+    return pick_rows<kType>(rows, std::make_integer_sequence<int, kMaxRows>());
+  });
 }
 
-// n numbers from `from` on, and zeros.
+// The first n numbers, then zeros.
 HWY_INLINE FloatV load_some(const float* from, int64_t n) {
   if (n >= kLanes) return hn::LoadU(Floats(), from);
   HWY_ALIGN float some[kLanes] = {};
@@ -272,7 +254,7 @@ HWY_INLINE void store_some(FloatV v, float* to, int64_t n) {
   if (n > 0) std::copy_n(some, n, to);
 }
 
-// One row's sums of a panel to where they belong.
+// Writes one row's sums of a panel to the output, with bias and epilogue.
 void finish(const QuantTask& t, const QuantizedMatrix::Segment& segment, int64_t panel, int64_t row,
             const float* sums) {
   const Floats d;
@@ -308,7 +290,7 @@ void finish(const QuantTask& t, const QuantizedMatrix::Segment& segment, int64_t
 void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel,
                       int64_t first_group, int64_t end_group) {
   const PreparedRows& x = *t.x;
-  HWY_ALIGN float sums[kMostRows * kColumns];
+  HWY_ALIGN float sums[kMaxRows * kColumns];
   for (const QuantizedMatrix::Segment& s : t.weights->segments()) {
     const int64_t end = std::min(end_panel, s.first_panel + s.panels);
     for (int64_t panel = std::max(first_panel, s.first_panel); panel < end; ++panel) {
@@ -319,7 +301,7 @@ void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel
         const int64_t row = x.first_row(group);
         const auto rows = static_cast<int>(x.first_row(group + 1) - row);
         tile.x = reinterpret_cast<const int32_t*>(x.group(group));
-        const Multiply multiply = pick(s.format, rows);
+        const Multiply multiply = pick(s.format.type, rows);
         tile.unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel));
         tile.sums = sums;
         for (int u = 0; u < 2; ++u, tile.unit += s.unit_bytes, tile.sums += kUnit) multiply(tile);
@@ -329,7 +311,7 @@ void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel
   }
 }
 
-int most_quantized_rows() { return kMostRows; }
+int most_quantized_rows() { return kMaxRows; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tandem::cpu

@@ -1,12 +1,14 @@
-// Products of rows with quantized weights: what of product.h is compiled once per processor.
+// The vectorized inner part of products with quantized weights, compiled once per target.
 //
-// Activations are 8-bit numbers with a scale for each 32 inputs. The products of a group of inputs
-// are summed exactly, as integers; the groups' sums as fp32 in one order, whatever the processor:
+// Activations are int8 with a scale dx per group of 32 inputs. The products of a group are summed
+// exactly as integers. Group sums are accumulated in fp32, in the order of the groups, as follows
+// on every processor:
 //
-//   total = fma(sum(q x) - zero sum(x), scale * dx, total); total = fma(-less, dx sum(x), total)
-//   of Q6_K  u = sum16(q x) s; u = fma(other sum16(q x), other s, u); total = fma(u, dx, total)
+//   total = fma(sum(q x) - zero sum(x), scale * dx, total)
+//   total = fma(-less, dx sum(x), total)                      with a minimum
+//   Q6_K: u = sum16(q x) s; u = fma(other sum16(q x), other s, u); total = fma(u, dx, total)
 //
-// for groups in order. So a row has the same bits on every processor, alone or among others.
+// A row thus has the same bits on every processor and in any batch.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +23,16 @@ struct QuantTask {
   const QuantizedMatrix* weights;
   const PreparedRows* x;  // of RowType::kInt8x32
   const float* bias;      // [outs] or null
-  float* out;             // [rows, outs], or half of that if gated
+  float* out;             // [rows, outs]; gated: [rows, outs / 2]
   Then then;
-  Activation activation;  // of the gate
+  Activation activation;  // for kGate
 };
 
-// Panels [first_panel, end_panel) of groups [first_group, end_group) of rows.
+// Computes panels [first_panel, end_panel) for row groups [first_group, end_group).
 void product_tiles(const QuantTask& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group);
 
-// Rows that a kernel takes at once on this processor, at most.
+// Maximum rows per kernel call on this target.
 int quantized_rows();
 
 }  // namespace tandem::cpu

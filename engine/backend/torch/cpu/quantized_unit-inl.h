@@ -1,5 +1,5 @@
-// Codes and scales of a unit of quantized_matrix.h as vectors, for files that Highway compiles once
-// per processor.
+// Vector access to the codes and scales of a unit (quantized_matrix.h), for files that Highway
+// compiles once per target.
 #if defined(TANDEM_CPU_QUANTIZED_UNIT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_CPU_QUANTIZED_UNIT_INL_H_
 #undef TANDEM_CPU_QUANTIZED_UNIT_INL_H_
@@ -18,7 +18,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kUnit = QuantizedMatrix::kUnit;
 
-// A vector of one number for each of a unit's columns, or for as many of them as fit.
+// A vector with one element per column of a unit, or of as many columns as fit. A slice is that set
+// of columns.
 using Floats = hn::CappedTag<float, kUnit>;
 using Ints = hn::RebindToSigned<Floats>;
 using Shorts = hn::Repartition<int16_t, Ints>;
@@ -27,7 +28,8 @@ using IntV = hn::Vec<Ints>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
 constexpr int kSlices = kUnit / kLanes;
 
-// Shifts within bytes: what comes from others is masked out after. (i is known when unrolled.)
+// Shifts by i within bytes. The caller masks out bits of adjacent bytes. i is known after
+// unrolling.
 HWY_INLINE IntV left(IntV v, int i) {
   switch (i) {
     case 0:
@@ -63,7 +65,8 @@ HWY_INLINE IntV all_bytes(uint32_t byte) {
   return hn::Set(Ints(), static_cast<int32_t>(byte * 0x01010101u));
 }
 
-// Codes of 32 inputs: inputs 4i to 4i+3 and 16+4i to 16+4i+3, a byte each. at: of the slice
+// Codes of inputs 4i .. 4i + 3 (low) and 16 + 4i .. 16 + 4i + 3 (high), a byte each. at: codes of
+// 32 inputs, at the slice's first column.
 template <int Bits>
 HWY_INLINE void unpack(const uint8_t* at, int i, IntV& low, IntV& high) {
   if constexpr (Bits == 8) {
@@ -92,7 +95,7 @@ HWY_INLINE FloatV load_halves(const uint8_t* from) {
   return hn::PromoteTo(Floats(), hn::Load(d, reinterpret_cast<const hwy::float16_t*>(from)));
 }
 
-// Number i of the sixes of Q4_K and Q5_K. words: of the slice
+// The i-th of the sixteen 6-bit numbers of Q4_K and Q5_K. words: at the slice's first column.
 HWY_INLINE FloatV six(const uint8_t* words, int i) {
   const auto word = [&](int k) HWY_ATTR {
     return hn::BitCast(hn::RebindToUnsigned<Ints>(), load_bytes(words + 64 * k));
@@ -107,21 +110,21 @@ HWY_INLINE FloatV six(const uint8_t* words, int i) {
   return hn::ConvertTo(Floats(), hn::BitCast(Ints(), v));
 }
 
-// Scale and what is taken off, of the g-th 32 inputs of a block. at: the block's scales
-template <Scales Kind>
+// Scale and minimum (subtracted) of the g-th 32 inputs of a block. at: the block's scales.
+template <QuantScales Kind>
 HWY_INLINE void load_scales(const uint8_t* at, int slice, int g, FloatV& scale, FloatV& less) {
   const size_t halves = 2 * static_cast<size_t>(kLanes * slice);
   scale = load_halves(at + halves);
-  if constexpr (Kind == Scales::kScaleAndMin) {
+  if constexpr (Kind == QuantScales::kScaleAndMin) {
     less = hn::Neg(load_halves(at + 32 + halves));
-  } else if constexpr (Kind == Scales::kTwoLevels) {
+  } else if constexpr (Kind == QuantScales::kTwoLevels) {
     const uint8_t* words = at + 64 + 2 * halves;
     scale = hn::Mul(scale, six(words, g));
     less = hn::Mul(load_halves(at + 32 + halves), six(words, 8 + g));
   }
 }
 
-// Of Q6_K: the scale of the g-th 16 inputs.
+// Q6_K: the scale of the g-th 16 inputs.
 HWY_INLINE FloatV scale_of_sixteen(const uint8_t* at, int slice, int g) {
   const hn::Rebind<int8_t, Ints> d8;
   const auto first = static_cast<size_t>(kLanes * slice);

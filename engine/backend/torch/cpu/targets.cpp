@@ -10,7 +10,7 @@
 namespace tandem::cpu {
 namespace {
 
-// What AVX3 can be had with. Each has what those before it have.
+// Extensions of AVX3. Each includes the previous ones.
 enum Extension { kNone, kVnni, kBf16 };
 constexpr const char* kAvx3[] = {"AVX3", "AVX3_VNNI", "AVX3_BF16"};
 
@@ -27,8 +27,8 @@ bool four_bytes(Extension used) {
   return used >= kVnni && hwy::SupportedAndGeneratedTargets().front() == HWY_AVX3;
 }
 
-// multiplies_fours(), known beforehand: kernels ask for each row, and to ask the processor takes
-// microseconds, in a virtual machine tens of them.
+// Cached multiplies_fours(). Kernels ask per row, and the query takes microseconds, in a virtual
+// machine tens of them.
 std::atomic<bool>& fours() {
   static std::atomic<bool> known{four_bytes(best_extension())};
   return known;
@@ -45,13 +45,13 @@ int64_t& forced() {
 }
 
 struct Target {
-  int64_t bit;  // Highway's
+  int64_t bit;  // Highway's bit
   Extension extension;
   std::string name;
 };
 
-// All that were compiled and that the machine can run, best first. (SupportedTargets() alone knows
-// processors, not what was compiled.)
+// Targets that are compiled in and supported by the machine, best first. (SupportedTargets()
+// considers the processor only.)
 std::vector<Target> all_targets() {
   hwy::SetSupportedTargetsForTest(0);
   std::vector<Target> all;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kStretch = size_t{64} << 20;  // of addresses: memory is what is touched
-// What is smaller is read from a cache, and to clear a large page for it takes longer.
+constexpr size_t kStretch = size_t{64} << 20;  // address space; memory is committed on first touch
+// Smaller allocations fit into caches, and clearing a huge page for them takes longer.
 constexpr size_t kLeast = size_t{64} << 10;
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -39,7 +39,7 @@ WeightMemory allocate_weights(size_t bytes) {
     const auto own = std::make_shared<Stretch>(kLine, bytes);
     return {own->data, {own}};
   }
-  // A thread's own: threads of devices far from each other do not share pages.
+  // Per thread, so that threads of different NUMA nodes do not share pages.
   thread_local std::weak_ptr<Stretch> last;
   std::shared_ptr<Stretch> stretch = last.lock();
   if (stretch == nullptr || stretch->size - stretch->used < bytes) {

@@ -1,4 +1,4 @@
-// Memory that weights are streamed from, once per batch.
+// Memory for weights, which are streamed once per batch.
 #pragma once
 
 #include <cstddef>
@@ -6,17 +6,17 @@
 
 namespace tandem::cpu {
 
-// Gives back memory of allocate_weights().
+// Deleter for allocate_weights().
 struct FreeWeights {
   void operator()(std::byte*) { stretch.reset(); }
-  std::shared_ptr<const void> stretch;  // that it lies in
+  std::shared_ptr<const void> stretch;  // that holds it
 };
 using WeightMemory = std::unique_ptr<std::byte, FreeWeights>;
 
-// So many bytes, aligned to 64, that nobody has touched. What a thread asks for in turn lies side
-// by side in large pages (a wish to the system): a model's matrices are often smaller than one, and
-// of each small page that a processor comes to it has to find out where that is, in a virtual
-// machine twice. A stretch of them goes back to the system with the last matrix that lies there.
+// Returns `bytes` bytes, aligned to 64 and not yet touched. Allocations of one thread are placed
+// consecutively in huge pages, if the kernel grants them. Matrices are often smaller than a huge
+// page, and small pages cost TLB misses, twice as much in virtual machines. A stretch is freed with
+// its last matrix.
 WeightMemory allocate_weights(size_t bytes);
 
 }  // namespace tandem::cpu

@@ -13,7 +13,7 @@
 namespace tandem::cuda {
 namespace {
 
-BlockShape shape_of(const BlockMatrix& m) { return {m.outs, m.in, m.pairs, block_kind(m.format)}; }
+BlockShape shape_of(const BlockMatrix& m) { return {m.outs, m.in, m.pairs, m.format.type}; }
 
 BlockMatrix pack_blocks(const cpu::QuantizedMatrix& m, size_t segment, at::Device device) {
   const BlockShape shape = block_shape(m, segment);

@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/weights/convert.h"
-#include "engine/backend/torch/weights/gguf_blocks.h"
-#include "engine/backend/torch/weights/round_blocks.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
+#include "engine/backend/torch/weights/gguf/round_blocks.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -144,26 +144,8 @@ absl::Status each_rows(const TensorSource& source, const LinearSpec& spec, at::S
 std::optional<cpu::QuantType> quant_type(const TensorView& view) {
   if (view.block == nullptr || view.less != 0) return std::nullopt;
   const Widening* wider = find_widening(view.block->type);
-  switch (wider != nullptr ? wider->to : view.block->type) {
-    case BlockType::kQ40:
-      return cpu::QuantType::kQ40;
-    case BlockType::kQ41:
-      return cpu::QuantType::kQ41;
-    case BlockType::kQ50:
-      return cpu::QuantType::kQ50;
-    case BlockType::kQ51:
-      return cpu::QuantType::kQ51;
-    case BlockType::kQ80:
-      return cpu::QuantType::kQ80;
-    case BlockType::kQ4K:
-      return cpu::QuantType::kQ4K;
-    case BlockType::kQ5K:
-      return cpu::QuantType::kQ5K;
-    case BlockType::kQ6K:
-      return cpu::QuantType::kQ6K;
-    default:
-      return std::nullopt;
-  }
+  if (wider == nullptr) return view.block->quant;
+  return find_block_format(static_cast<uint32_t>(wider->to))->quant;
 }
 
 int64_t all_outs(const LinearSpec& spec) {

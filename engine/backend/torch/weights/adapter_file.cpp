@@ -50,7 +50,7 @@ absl::Status check_base(JsonFields& fields, const std::string& path, const Decod
         std::pair{"layers", base.layers}, std::pair{"heads", base.heads},
         std::pair{"kv_heads", base.kv_heads}, std::pair{"head_dim", base.head_dim}}) {
     const int64_t value = inner.integer(field, std::nullopt, 1, int64_t{1} << 31);
-    if (value != own) inner.refuse(field, absl::StrCat(own, ", as the model has it"));
+    if (value != own) inner.refuse(field, absl::StrCat(own, ", the model's value"));
   }
   const std::string of = inner.text("fingerprint", std::nullopt);
   if (of != fingerprint) {
@@ -61,7 +61,7 @@ absl::Status check_base(JsonFields& fields, const std::string& path, const Decod
   return inner.status();
 }
 
-// What a projector says of the rows that it takes.
+// Reads a projector's `source`, `fusion` and `tokens`.
 absl::Status read_source(JsonFields& fields, const std::string& path, AdapterFile* file) {
   const json* object = fields.find("source");
   if (object == nullptr || !object->is_object()) {
@@ -89,7 +89,7 @@ absl::Status read_source(JsonFields& fields, const std::string& path, AdapterFil
   return fields.status();
 }
 
-// May a file of this kind have the field?
+// Whether files of this kind may have the field.
 bool is_known(AdapterFile::Kind kind, absl::string_view field) {
   if (field == "format" || field == "kind" || field == "base") return true;
   if (field == "layer") return kind != AdapterFile::kMasks;
@@ -97,8 +97,7 @@ bool is_known(AdapterFile::Kind kind, absl::string_view field) {
          (field == "source" || field == "fusion" || field == "tokens");
 }
 
-// A dimension of a tensor: a number, or below zero one that the file chooses, the same wherever it
-// has the same number.
+// A tensor dimension. Negative: chosen by the file; equal negative numbers must match.
 using Dims = std::vector<int64_t>;
 struct Wanted {
   const char* name;
@@ -148,7 +147,7 @@ absl::Status check_tensors_of(const AdapterFile& file, const DecoderConfig& base
                               const std::string& path) {
   const bool prompt =
       file.tensors.find("prompt.keys") != nullptr || file.tensors.find("prompt.values") != nullptr;
-  // What the file chooses is learned from the first tensor that has it.
+  // Dimensions chosen by the file, taken from the first tensor that has them.
   std::map<int64_t, int64_t> chosen;
   std::vector<TensorSpec> specs;
   for (const Wanted& wanted : tensors_of(file, base, prompt)) {

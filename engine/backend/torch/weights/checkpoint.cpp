@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "engine/backend/torch/weights/gguf_file.h"
-#include "engine/backend/torch/weights/gguf_model.h"
+#include "engine/backend/torch/weights/gguf/file.h"
+#include "engine/backend/torch/weights/gguf/model.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
@@ -42,7 +42,7 @@ absl::Status no_weights(const std::string& directory) {
              : ""));
 }
 
-// A plain file name in the checkpoint's own directory.
+// A file name without a directory.
 bool good_shard_name(absl::string_view name) {
   return absl::EndsWith(name, ".safetensors") && !absl::StartsWith(name, ".") &&
          name.find_first_of(absl::string_view("/\\\0", 3)) == absl::string_view::npos;

@@ -7,14 +7,14 @@
 #include <cstring>
 #include <iterator>
 
-#include "engine/backend/torch/weights/gguf_blocks.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
 #include "engine/backend/torch/weights/load.h"
 #include "engine/base/status.h"
 
 namespace tandem {
 namespace {
 
-// Whether elements lie one by one, in order and as they are.
+// Whether elements are stored in order, unblocked and without an offset.
 bool as_stored(const TensorView& tensor) {
   return tensor.block == nullptr && tensor.head_rows == 0 && tensor.less == 0;
 }
@@ -42,7 +42,7 @@ absl::Status read_raw(const TensorView& tensor, int64_t first, std::span<uint16_
   return absl::OkStatus();
 }
 
-// Elements as they lie in the file, of a tensor in blocks.
+// Elements in file order, of a blocked tensor.
 template <class Out>
 absl::Status decode(const TensorView& tensor, int64_t first, std::span<Out> out) {
   const BlockFormat& format = *tensor.block;
@@ -64,7 +64,7 @@ absl::Status decode(const TensorView& tensor, int64_t first, std::span<Out> out)
   return absl::OkStatus();
 }
 
-// Elements as they lie in the file.
+// Elements in file order.
 template <class Out>
 absl::Status read_stored(const TensorView& tensor, int64_t first, std::span<Out> out) {
   if (tensor.block != nullptr) return decode(tensor, first, out);
@@ -86,7 +86,7 @@ absl::Status read_stored(const TensorView& tensor, int64_t first, std::span<Out>
   return absl::OkStatus();
 }
 
-// Elements in the model's order: row by row where heads lie in another, and less what was added.
+// Elements in the model's order, with head rows reordered and the converter's offset subtracted.
 template <class Out>
 absl::Status read(const TensorView& tensor, int64_t first, std::span<Out> out) {
   if (tensor.block == nullptr && !is_floating(tensor.dtype)) {
@@ -112,8 +112,8 @@ absl::Status read(const TensorView& tensor, int64_t first, std::span<Out> out) {
   return absl::OkStatus();
 }
 
-// Elements of another type as floats, some at a time, and those through `narrow`. (From double that
-// rounds twice: off by one in a thousand million, and no checkpoint has doubles.)
+// Elements as floats in pieces, each converted by `narrow`. (F64 is rounded twice: an error of one
+// ulp in about 10^9 elements. Checkpoints in F64 do not occur in practice.)
 template <class Narrow>
 absl::Status read_narrow(const TensorView& tensor, SafeDType same, int64_t first,
                          std::span<uint16_t> out, const Narrow& narrow) {

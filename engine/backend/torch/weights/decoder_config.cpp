@@ -13,7 +13,7 @@ int distance_bucket(int distance, bool both, int buckets, int max_distance) {
     first = distance > 0 ? buckets : 0;
     away = std::abs(distance);
   }
-  const int exact = buckets / 2;  // half of the buckets are for a distance each
+  const int exact = buckets / 2;  // half of the buckets hold one distance each
   if (away < exact) return first + away;
   const double all = std::log(static_cast<double>(max_distance) / exact);
   const float part = std::log(static_cast<float>(away) / static_cast<float>(exact)) /

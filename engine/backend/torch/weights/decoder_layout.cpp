@@ -164,7 +164,7 @@ absl::StatusOr<DecoderLayout> check_decoder(const DecoderConfig& given,
   const std::vector<TensorSpec> specs = decoder_tensors(config, layout.tied);
   const auto may_ignore = [&](const std::string& name) {
     const std::vector<std::string>& ends = config.names.ignored;
-    // Files of 2023 and before hold inv_freq, which follows from the config.
+    // Files from 2023 and earlier contain inv_freq, which the config determines.
     const auto is_copy = [&](const std::string& copy) {
       return name == copy + ".weight" && embedding != nullptr &&
              same_values(*source.find(name), *embedding);

@@ -1,4 +1,4 @@
-// Which tensors a decoder's file has, and how they make up its layers.
+// The tensors of a decoder's file, and the layers that they form.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,29 @@
 
 namespace tandem {
 
-// Rows of a matrix that has, for each kv head, its queries, its key and its value, rather than all
-// queries, all keys, all values.
+// Row order of a fused matrix that has, for each kv head, its queries, its key and its value,
+// instead of all queries, all keys and all values.
 struct HeadGroups {
-  int groups = 0;   // kv heads; 0: rows lie in order
-  int queries = 0;  // of each
+  int groups = 0;   // kv heads; 0: rows are in order
+  int queries = 0;  // per group
   int head_dim = 0;
 
-  int64_t stored_row(int64_t row) const;  // where a row lies in the file
+  int64_t stored_row(int64_t row) const;  // row of the file that holds row `row`
 };
 
-// Matrices of one input that are side by side in one product: name + ".weight" [out, in] each
-// (transposed: [in, out]), and name + ".bias" [out] if there are biases.
+// Matrices with the same input, computed as one product: name + ".weight" [out, in] each
+// (transposed: [in, out]) and, with biases, name + ".bias" [out].
 struct LinearSpec {
   std::vector<std::string> names;
-  std::vector<int64_t> outs;  // of each
+  std::vector<int64_t> outs;  // per matrix
   int64_t in = 0;
   bool bias = false;
   bool transposed = false;
-  HeadGroups groups = {};  // of one matrix of queries, keys and values
-  bool tokens = false;     // a row for each token: rounded to fewer than 8 bits, all of them suffer
+  HeadGroups groups = {};  // of a fused matrix of queries, keys and values
+  bool tokens = false;     // a row per token: sensitive to fewer than 8 bits
 };
 
-// name + ".weight" [width], and + ".bias" [width] of NormKind::kLayer.
+// name + ".weight" [width], and name + ".bias" [width] for NormKind::kLayer.
 struct NormSpec {
   std::string name;  // empty: no norm
   int64_t width = 0;
@@ -46,32 +46,32 @@ struct LayerSpec {
   LinearSpec o;
   NormSpec attention_output_norm;
   NormSpec cross_norm;
-  LinearSpec cross_q, cross_o;  // without names: no cross-attention
-  LinearSpec memory;            // keys and values of what an encoder leaves
+  LinearSpec cross_q, cross_o;  // no names: no cross-attention
+  LinearSpec memory;            // keys and values of encoder states
   NormSpec mlp_norm;
-  LinearSpec up;  // the gate first, if there is one
+  LinearSpec up;  // gate first, if any
   LinearSpec down;
   NormSpec mlp_output_norm;
 };
 
 LayerSpec layer_spec(const DecoderConfig& config, int layer);
-LinearSpec embedding_spec(const DecoderConfig& config);  // the head too, if tied
-LinearSpec head_spec(const DecoderConfig& config);       // not tied
+LinearSpec embedding_spec(const DecoderConfig& config);  // also the head, if tied
+LinearSpec head_spec(const DecoderConfig& config);       // if not tied
 NormSpec final_norm_spec(const DecoderConfig& config);
 
-// Of a decoder's tensors and its encoder's all.
+// All tensors of a decoder and its encoder.
 std::vector<TensorSpec> decoder_tensors(const DecoderConfig& config, bool tied);
 
 struct DecoderLayout {
-  DecoderNames names;      // as this file has them: with the prefix, if it has it
+  DecoderNames names;      // as in this file, including its prefix
   bool tied = false;       // the head is the embedding
-  int64_t parameters = 0;  // elements of the tensors that the model uses; a tied head counts once
+  int64_t parameters = 0;  // elements of the tensors in use; a tied head counts once
 };
 
 // Checks every name, shape and type, so that reading the tensors afterwards cannot fail. As in
-// Transformers, a checkpoint whose config says tied but which holds a different head is not tied,
-// and rotary inv_freq buffers of old files are ignored; any other unexpected tensor is an error,
-// since a model without it would not be the one that was saved.
+// Transformers, a checkpoint with tie_word_embeddings and a different head is not tied, and rotary
+// inv_freq buffers of old files are ignored. Any other unexpected tensor is an error, because the
+// model without it would differ from the saved one.
 absl::StatusOr<DecoderLayout> check_decoder(const DecoderConfig& config,
                                             const TensorSource& source);
 

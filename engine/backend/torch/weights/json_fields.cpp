@@ -32,7 +32,7 @@ std::string value_text(const json& value) {
 }
 
 absl::StatusOr<json> parse_json_object(const std::string& text, absl::string_view name) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // per open object
   const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
     switch (event) {
       case json::parse_event_t::object_start:
@@ -47,7 +47,7 @@ absl::StatusOr<json> parse_json_object(const std::string& text, absl::string_vie
         break;
       case json::parse_event_t::key:
         if (!keys.back().insert(parsed.get<std::string>()).second) {
-          throw BadJson{absl::StrCat(value_text(parsed), ": comes twice; allowed: once")};
+          throw BadJson{absl::StrCat(value_text(parsed), ": duplicate key")};
         }
         break;
       default:

@@ -1,4 +1,4 @@
-// Reading JSON files that nobody has checked.
+// Reading of untrusted JSON files.
 #pragma once
 
 #include <cstddef>
@@ -17,35 +17,36 @@
 
 namespace tandem {
 
-inline constexpr size_t kMaxConfigBytes = 4 << 20;  // of a model's config.json and the like
+inline constexpr size_t kMaxConfigBytes = 4 << 20;  // for config.json and similar files
 
-// A JSON value, fit for a message.
+// A JSON value for messages.
 std::string value_text(const nlohmann::json& value);
 
-// An object without duplicate keys, nested at most 32 deep. INVALID_ARGUMENT otherwise, with `name`
-// and the place.
+// Parses an object without duplicate keys, nested at most 32 deep. INVALID_ARGUMENT otherwise, with
+// `name` and the position.
 absl::StatusOr<nlohmann::json> parse_json_object(const std::string& text, absl::string_view name);
 
-// The fields of one object, with the error of the first one that is wrong: read all, then ask
-// status(). After an error, and for an absent or null field, readers return their fallback.
+// Typed access to the fields of an object that records the first error: read all fields, then check
+// status(). After an error, and for absent or null fields, readers return the fallback.
 class JsonFields {
  public:
-  // `context` goes before field names in messages: "config.json: ". The object must outlive this.
+  // context: prefix of field names in messages, such as "config.json: ". REQUIRES: the object
+  // outlives this.
   JsonFields(const nlohmann::json& object, std::string context)
       : object_(object), context_(std::move(context)) {}
 
   const absl::Status& status() const { return status_; }
-  // The field, or null where it is absent or JSON's null.
+  // The field, or null if it is absent or JSON null.
   const nlohmann::json* find(const char* field) const;
-  bool present(const char* field) const;  // even if null
+  bool present(const char* field) const;  // also true for null
 
   int64_t integer(const char* field, std::optional<int64_t> fallback, int64_t min, int64_t max);
   double number(const char* field, std::optional<double> fallback, double min, double max);
   bool boolean(const char* field, bool fallback);
   std::string text(const char* field, const std::optional<std::string>& fallback);
-  std::vector<Token> token_ids(const char* field);  // one id or a list of them
+  std::vector<Token> token_ids(const char* field);  // one id or a list
 
-  // Records the error "context field: value; allowed: ..." unless there is one already.
+  // Records "context field: value; allowed: ..." unless there is an earlier error.
   void refuse(const char* field, absl::string_view allowed);
   void fail(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);

@@ -1,4 +1,4 @@
-// Numbers at any place of a file.
+// Unaligned loads.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-// The T whose bytes begin there.
+// Loads a T from any address.
 template <class T>
 T load(const std::byte* at) {
   T value;

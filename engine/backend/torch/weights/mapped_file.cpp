@@ -28,7 +28,7 @@ struct OpenFile {
 };
 
 absl::StatusOr<OpenFile> open_regular(const std::string& path) {
-  // O_NONBLOCK: opening a named pipe must not wait for a writer.
+  // O_NONBLOCK: opening a named pipe must not block.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return system_error(path, "open", errno);
   struct stat info{};
@@ -75,13 +75,13 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-// Advice that the kernel refuses changes nothing but speed, so its answer is not looked at.
+// Advice affects only speed, so errors are ignored.
 void MappedFile::will_need() const {
   if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
 }
 
 void MappedFile::dont_need(std::span<const std::byte> part) const {
-  // data_ begins a page.
+  // data_ is page-aligned.
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = static_cast<size_t>(part.data() - data_);
   const size_t first = (begin + page - 1) / page * page;

@@ -9,8 +9,8 @@
 namespace tandem {
 namespace {
 
-// Waves much shorter than the original context stay, much longer ones are stretched, and between
-// the two the frequency goes smoothly from one to the other (Llama 3.1).
+// Llama 3.1: wavelengths much shorter than the original context are kept, much longer ones are
+// scaled, with a smooth transition in between.
 float llama3_frequency(const RopeConfig& rope, float f) {
   const auto factor = static_cast<float>(rope.factor);
   const auto low = static_cast<float>(rope.low_freq_factor);
@@ -23,13 +23,13 @@ float llama3_frequency(const RopeConfig& rope, float f) {
   return (1 - smooth) * f / factor + smooth * f;
 }
 
-// YaRN (arXiv:2309.00071, section 3.2), with the ramp between dimensions rather than wavelengths,
-// as the authors' code has it.
+// YaRN (arXiv:2309.00071, section 3.2). The ramp is over dimensions rather than wavelengths, as in
+// the authors' code.
 class YarnRamp {
  public:
   YarnRamp(const RopeConfig& rope, int head_dim) {
     const double context = static_cast<double>(rope.original_max_positions);
-    // The dimension whose wave turns so often in the original context.
+    // Dimension with `times` turns over the original context.
     const auto turning = [&](double times) {
       return head_dim * std::log(context / (times * 2 * std::numbers::pi)) /
              (2 * std::log(rope.theta));
@@ -47,7 +47,7 @@ class YarnRamp {
     span_ = static_cast<float>(high - low);
   }
 
-  // How much of the wave of dimension pair i is stretched.
+  // Share of interpolation for dimension pair i, from 0 to 1.
   float stretched(int i) const {
     return std::clamp((static_cast<float>(i) - low_) / span_, 0.0f, 1.0f);
   }

@@ -1,4 +1,4 @@
-// Rotary position embeddings: what a model's files say of their angles.
+// Parameters of rotary position embeddings.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ struct RopeConfig {
   double low_freq_factor = 1;          // kLlama3
   double high_freq_factor = 4;         // kLlama3
   int64_t original_max_positions = 0;  // kLlama3, kYarn, kLongRope
-  // kYarn: waves that turn so often in the original context stay, those that turn so seldom are
-  // stretched; between the two lies a ramp, whose ends are whole dimensions if `truncate`.
+  // kYarn: dimensions with at least beta_fast turns over the original context keep their frequency,
+  // those with at most beta_slow are interpolated, with a linear ramp in between. truncate: the
+  // ramp's ends are rounded to whole dimensions.
   double beta_fast = 32;
   double beta_slow = 1;
   bool truncate = true;
-  std::vector<float> stretch;   // kLongRope: of each wave, [head_dim / 2]
-  double attention_factor = 1;  // of cosines and sines: kYarn, kLongRope
+  std::vector<float> stretch;   // kLongRope: divisor per frequency, [head_dim / 2]
+  double attention_factor = 1;  // kYarn, kLongRope: scales cosines and sines
 };
 
-// Inverse frequencies of the rotary embedding after scaling, in the float32 arithmetic of
-// Transformers. [head_dim / 2]; element i rotates dimensions i and i + head_dim / 2 by
-// position * f[i].
+// Inverse frequencies after scaling, in Transformers' float32 arithmetic. [head_dim / 2]; element i
+// rotates dimensions i and i + head_dim / 2 by position * f[i].
 std::vector<float> rope_inverse_frequencies(const RopeConfig& rope, int head_dim);
 
 }  // namespace tandem

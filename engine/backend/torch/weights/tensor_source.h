@@ -1,4 +1,4 @@
-// Where a model's tensors come from: a checkpoint, another format's file, arrays that a test made.
+// Source of a model's tensors: a checkpoint, a GGUF file, or arrays in tests.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,24 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 
 namespace tandem {
 
-// Thread-safe. Views stay valid as long as the source.
+// Thread-safe. Views stay valid for the lifetime of the source.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
   virtual const TensorView* find(const std::string& name) const = 0;  // null: no such tensor
   virtual std::vector<std::string> names() const = 0;                 // sorted
-  // What holds the tensors, for messages: a path.
+  // Path of the source, for messages.
   virtual const std::string& where() const = 0;
-  // The tensor will not be read again soon.
+  // Hint: the tensor will not be read again soon.
   virtual void done(const TensorView& tensor) const { (void)tensor; }
 };
 
-// Tensors that somebody else owns.
+// Tensors owned elsewhere.
 class TensorMap final : public TensorSource {
  public:
   explicit TensorMap(std::map<std::string, TensorView> tensors, std::string where = "memory")
@@ -41,18 +41,18 @@ class TensorMap final : public TensorSource {
   std::string where_;
 };
 
-// A tensor that a model needs.
+// A required tensor.
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
 };
 
-// What is wrong with a tensor that should be floating and of this shape; empty: nothing.
+// Describes why a tensor is not floating and of this shape; empty: it is.
 std::string mismatch(const TensorView& tensor, const std::vector<int64_t>& shape);
 
-// Every tensor of `specs` is there in the right shape and a floating type, and no others but those
-// for which `may_ignore(name)`. INVALID_ARGUMENT, listing the first few that are missing, misshapen
-// or unexpected.
+// Checks that all `specs` are present with their shape and a floating type, and that there are no
+// other tensors except those with may_ignore(name). INVALID_ARGUMENT lists the first few that are
+// missing, misshapen or unexpected.
 absl::Status check_tensors(const TensorSource& source, const std::vector<TensorSpec>& specs,
                            const std::function<bool(const std::string&)>& may_ignore);
 

@@ -9,7 +9,7 @@
 #include "engine/backend/torch/weights/adapter_file.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/hf/config.h"
 #include "engine/base/config.h"
 #include "tests/engine/backend/torch/weights/files.h"
 

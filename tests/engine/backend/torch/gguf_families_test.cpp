@@ -12,11 +12,11 @@
 #include "absl/strings/str_replace.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/convert.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/hf/config.h"
 #include "engine/backend/torch/weights/mapped_file.h"
 #include "tests/engine/backend/torch/driver.h"
 #include "tests/engine/backend/torch/golden.h"
-#include "tests/engine/backend/torch/weights/gguf_builder.h"
+#include "tests/engine/backend/torch/weights/gguf/builder.h"
 #include "tests/temp_dir.h"
 
 namespace tandem {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/backend/torch/weights/mapped_file.h"
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 #include "engine/base/ids.h"
 
 namespace tandem {

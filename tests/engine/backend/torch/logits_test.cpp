@@ -13,7 +13,7 @@
 #include "engine/backend/torch/model/decoder.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/hf/config.h"
 #include "tests/engine/backend/torch/golden.h"
 
 namespace tandem {

@@ -8,7 +8,7 @@
 
 #include "engine/backend/torch/device.h"
 #include "engine/backend/torch/weights/decoder_config.h"
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 #include "engine/base/config.h"
 
 namespace tandem {

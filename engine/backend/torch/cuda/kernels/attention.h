@@ -1,10 +1,10 @@
-// Attention over pages: split-KV ("flash decoding"); the CUDA side of cpu/attention.h.
+// Paged attention: split-KV ("flash decoding"). CUDA counterpart of cpu/attention.h.
 //
-// Keys are numbered as there, and cut after every kSplitKeys. A block has one kv head, one split
-// and some neighbouring rows with all query heads of the group, its queries: what they see in
-// common is read once. Each split has a softmax of its own (arXiv:1805.02867), and splits are
-// merged in ascending order. Which thread adds what depends on numbers of keys alone, so a row's
-// bits depend neither on the rows beside it nor on pages, chunks or branches.
+// Keys are numbered as there and split every kSplitKeys. A thread block processes one kv head, one
+// split and several consecutive rows with all query heads of the group, so their common keys are
+// read once. Each split has its own softmax (arXiv:1805.02867), and splits are merged in ascending
+// order. The assignment of keys to threads depends only on key numbers, so a row has the same bits
+// in any batch, page layout, prefill chunking, tree or chain.
 #pragma once
 
 #include <cmath>
@@ -23,48 +23,48 @@ inline constexpr int kSplitKeys = 256;  // as cpu::kSplitKeys
 inline constexpr int kAttentionThreads = 128;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
 
-// Queries of a block, at most: they and their scores lie in shared memory.
+// Maximum queries per thread block. Queries and their scores are in shared memory.
 template <class A>
-inline constexpr int kMostQueries = sizeof(A) == 8 ? 4 : 16;
+inline constexpr int kMaxQueries = sizeof(A) == 8 ? 4 : 16;
 
-// The keys that a row sees, by number: [first, dense) lie in the cache row of their number,
-// [others, end) where RowView::extra says from extra on. As RowView::first_dense(), first_extra()
-// and last_key().
-struct Seen {
+// Keys visible to a row, by number. Keys [first, dense) are dense: the number is the cache row.
+// Keys [others, end) are extra: RowView::extra[`extra`] onwards. Same as RowView::first_dense(),
+// first_extra() and last_key().
+struct VisibleKeys {
   int first, dense;
   int others, end;
   int extra;
   int position;
-  int table;  // in RowView::pages
+  int table;  // offset into RowView::pages
 
   __device__ bool has(int key) const {
     return (key >= first && key < dense) || (key >= others && key < end);
   }
 };
 
-inline __device__ Seen seen_by(const RowView& rows, int64_t r) {
+inline __device__ VisibleKeys visible_keys(const RowView& rows, int64_t r) {
   const bool cut = rows.window > 0 && !mutated(Mutant::kNoWindow);
   const int prompts = rows.prompts == nullptr ? 0 : rows.prompts[r];
   const int kept = mutated(Mutant::kPromptsCut) ? rows.window : prompts + rows.window;
-  Seen seen;
-  seen.dense = rows.dense_end[r] + (mutated(Mutant::kSeeNext) ? 1 : 0);
+  VisibleKeys keys;
+  keys.dense = rows.dense_end[r] + (mutated(Mutant::kSeeNext) ? 1 : 0);
   const int oldest = rows.position[r] + 1 - rows.window;
-  seen.first = cut ? min(seen.dense, max(rows.first_key[r], oldest)) : rows.first_key[r];
-  seen.extra = cut ? max(rows.extra_begin[r], rows.extra_end[r] - kept) : rows.extra_begin[r];
-  seen.position = rows.position[r];
-  const int extras = mutated(Mutant::kNoExtra) ? 0 : rows.extra_end[r] - seen.extra;
-  seen.end = extras > 0 ? seen.position + prompts + 1 : seen.dense;
-  seen.others = seen.end - extras;
-  seen.table = mutated(Mutant::kFirstTable) ? 0 : rows.table[r];
-  return seen;
+  keys.first = cut ? min(keys.dense, max(rows.first_key[r], oldest)) : rows.first_key[r];
+  keys.extra = cut ? max(rows.extra_begin[r], rows.extra_end[r] - kept) : rows.extra_begin[r];
+  keys.position = rows.position[r];
+  const int extras = mutated(Mutant::kNoExtra) ? 0 : rows.extra_end[r] - keys.extra;
+  keys.end = extras > 0 ? keys.position + prompts + 1 : keys.dense;
+  keys.others = keys.end - extras;
+  keys.table = mutated(Mutant::kFirstTable) ? 0 : rows.table[r];
+  return keys;
 }
 
-// How the work is cut.
+// Partition of the work into thread blocks.
 struct AttentionGrid {
-  int splits = 1;       // before the last key of all
-  int block_rows = 1;   // rows of a block
-  int block_heads = 1;  // query heads of a block, of one group
-  int head_parts = 1;   // blocks that share a group
+  int splits = 1;       // up to the last key of any row
+  int block_rows = 1;   // rows per thread block
+  int block_heads = 1;  // query heads per thread block, of one group
+  int head_parts = 1;   // thread blocks per group
 
   static AttentionGrid of(const RowView& rows, int group, int most_queries) {
     AttentionGrid g;
@@ -77,28 +77,28 @@ struct AttentionGrid {
   }
 };
 
-// What splits leave to be merged, where there are several.
+// Partial results of splits, merged if there are several.
 template <class A>
 struct AttentionParts {
-  Ptr<A> sums = nullptr;    // [rows, heads, splits, head_dim] of weights times values
-  Ptr<A> tops = nullptr;    // [rows, heads, splits] the largest score
-  Ptr<A> totals = nullptr;  // the same: sum of weights; 0: the row sees nothing of the split
+  Ptr<A> sums = nullptr;    // [rows, heads, splits, head_dim]: weighted sums of values
+  Ptr<A> tops = nullptr;    // [rows, heads, splits]: maximum score
+  Ptr<A> totals = nullptr;  // [rows, heads, splits]: sum of weights; 0: no visible key
 };
 
-// Added to scores by distance, as cpu::DistanceBias.
+// Bias added to scores by distance, as cpu::DistanceBias.
 template <class A>
 struct ScoresByDistance {
-  Ptr<const A> table = nullptr;  // [heads, before + 1 + after]; null: nothing is added
+  Ptr<const A> table = nullptr;  // [heads, before + 1 + after]; null: no bias
   int before = 0;
   int after = 0;
 };
 
-// Of one layer, for one launch.
+// Arguments of one layer's launch.
 template <class T>
 struct AttentionArguments {
   Ptr<T> out = nullptr;        // [rows, heads * head_dim]
-  Ptr<const T> qkv = nullptr;  // [rows, heads * head_dim or more], queries first
-  int64_t q_stride = 0;        // numbers of a row of it
+  Ptr<const T> qkv = nullptr;  // [rows, q_stride], queries first
+  int64_t q_stride = 0;        // elements per row of qkv
   RowView rows;
   PagedHeads<const T> kv;
   Residual<T> scale = 1;
@@ -107,25 +107,25 @@ struct AttentionArguments {
   AttentionParts<Residual<T>> parts;
 };
 
-// A block's task. Numbers are read in words of `Word`: 16 bytes, or one number where heads do not
-// consist of such.
+// The work of one thread block. Data is read in words of type Word: 16 bytes, or single elements if
+// head_dim is not a multiple of 16 bytes.
 template <class T, class Word>
 class AttentionBlock {
  public:
   using A = Residual<T>;
-  static constexpr int kQueries = kMostQueries<A>;
-  static constexpr int kN = sizeof(Word) / sizeof(T);  // numbers of a word
-  static constexpr int kKeyLanes = 8;                  // threads that share a key's score
-  static constexpr int kValueLanes = 16;               // threads that share a value
-  static constexpr int kPass = 4;                      // queries that walk through values together
+  static constexpr int kQueries = kMaxQueries<A>;
+  static constexpr int kN = sizeof(Word) / sizeof(T);  // elements per word
+  static constexpr int kKeyLanes = 8;                  // threads per key's score
+  static constexpr int kValueLanes = 16;               // threads per value
+  static constexpr int kPass = 4;                      // queries that share a pass over the values
   static constexpr int kPassNumbers = kPass * kValueLanes * kN;
 
   struct Shared {
-    SharedArray<Seen, kQueries> seen;  // by row
+    SharedArray<VisibleKeys, kQueries> visible;  // per row
     SharedArray<A, kQueries * kMaxHeadDim> q;
-    SharedArray<A, kQueries * kSplitKeys> weights;  // scores before
+    SharedArray<A, kQueries * kSplitKeys> weights;  // scores, then weights
     SharedArray<A, kQueries> tops, totals;
-    SharedArray<A, kAttentionWarps * kPassNumbers> sums;  // by warp
+    SharedArray<A, kAttentionWarps * kPassNumbers> sums;  // per warp
   };
 
   __device__ AttentionBlock(const AttentionArguments<T>& a, Shared& shared) : a_(a), s_(shared) {
@@ -145,12 +145,12 @@ class AttentionBlock {
     load();
     __syncthreads();
     for (int i = 0; i < rows_; ++i) {
-      const Seen seen = s_.seen[i];
-      keys_ = max(keys_, min(seen.end, base_ + kSplitKeys) - base_);
+      const VisibleKeys keys = s_.visible[i];
+      keys_ = max(keys_, min(keys.end, base_ + kSplitKeys) - base_);
     }
     score();
-    if (!mutated(Mutant::kSoftenWithoutBarrier)) __syncthreads();
-    soften();
+    if (!mutated(Mutant::kSoftmaxWithoutBarrier)) __syncthreads();
+    softmax();
     if (!mutated(Mutant::kWeighWithoutBarrier)) __syncthreads();
     weigh();
   }
@@ -162,21 +162,21 @@ class AttentionBlock {
     return mutated(Mutant::kHeadsInTurn) ? query % heads_ * a_.kv.kv_heads + kv_head_ : head;
   }
 
-  // Where the query's key lies, in words; -1: the row does not see it. key: of the split
+  // Offset of a query's key in words; -1: not visible. key: index in the split.
   __device__ int64_t place(int query, int key) const {
-    const Seen seen = s_.seen[query / heads_];
+    const VisibleKeys keys = s_.visible[query / heads_];
     const int number = base_ + key;
-    if (key >= kSplitKeys || !seen.has(number)) return -1;
+    if (key >= kSplitKeys || !keys.has(number)) return -1;
     const RowView& rows = a_.rows;
-    const int row = number < seen.dense ? number : rows.extra[seen.extra + number - seen.others];
-    const int64_t page = rows.pages[seen.table + row / rows.page_rows];
+    const int row = number < keys.dense ? number : rows.extra[keys.extra + number - keys.others];
+    const int64_t page = rows.pages[keys.table + row / rows.page_rows];
     const int heads = a_.kv.kv_heads + (mutated(Mutant::kPageStride) ? 1 : 0);
     return ((page * heads + kv_head_) * rows.page_rows + row % rows.page_rows) * words_;
   }
 
   __device__ void load() {
     if (static_cast<int>(threadIdx.x) < rows_) {
-      s_.seen[threadIdx.x] = seen_by(a_.rows, first_row_ + static_cast<int>(threadIdx.x));
+      s_.visible[threadIdx.x] = visible_keys(a_.rows, first_row_ + static_cast<int>(threadIdx.x));
     }
     const int d = a_.kv.head_dim;
     for (int i = threadIdx.x; i < queries_ * d; i += kAttentionThreads) {
@@ -185,7 +185,7 @@ class AttentionBlock {
     }
   }
 
-  // Eight threads to a key, each with some words of it, which all queries use that see the key.
+  // Scores: eight threads per key, each with some of its words, for all queries that see the key.
   __device__ void score() {
     const Ptr<const Word> keys = words_of<Word>(a_.kv.keys);
     const int d = a_.kv.head_dim;
@@ -231,29 +231,29 @@ class AttentionBlock {
   __device__ A by_distance(int query, int number) const {
     const ScoresByDistance<A>& bias = a_.bias;
     if (bias.table == nullptr) return 0;
-    const Seen seen = s_.seen[query / heads_];
+    const VisibleKeys keys = s_.visible[query / heads_];
     const int distance =
-        mutated(Mutant::kDistanceTurned) ? seen.position - number : number - seen.position;
+        mutated(Mutant::kDistanceTurned) ? keys.position - number : number - keys.position;
     const int64_t row = int64_t{head_of(query)} * (bias.before + 1 + bias.after) + bias.before;
     return bias.table[row + min(max(distance, -bias.before), bias.after)];
   }
 
-  // A warp to a query: from scores to weights.
-  __device__ void soften() {
+  // Replaces scores by softmax weights. One warp per query.
+  __device__ void softmax() {
     const int lane = threadIdx.x % kWarp;
     for (int j = threadIdx.x / kWarp; j < queries_; j += kAttentionWarps) {
-      const Seen seen = s_.seen[j / heads_];
+      const VisibleKeys keys = s_.visible[j / heads_];
       const int at = j * kSplitKeys;
       A top = -INFINITY;
       for (int k = lane; k < keys_; k += kWarp) {
-        if (seen.has(base_ + k)) top = larger(top, s_.weights[at + k]);
+        if (keys.has(base_ + k)) top = larger(top, s_.weights[at + k]);
       }
       for (int step = kWarp / 2; step > 0; step /= 2) {
         top = larger(top, __shfl_xor_sync(0xffffffffu, top, step));
       }
       A total = 0;
       for (int k = lane; k < keys_; k += kWarp) {
-        if (!seen.has(base_ + k)) continue;
+        if (!keys.has(base_ + k)) continue;
         const A weight = exp(s_.weights[at + k] - top);
         s_.weights[at + k] = weight;
         total += weight;
@@ -266,7 +266,7 @@ class AttentionBlock {
     }
   }
 
-  // Sixteen threads to a value, each with a word of it; some queries at a time.
+  // Adds weighted values, kPass queries at a time. Sixteen threads per value, one word each.
   __device__ void weigh() {
     for (int first = 0; first < queries_; first += kPass) {
       for (int w = 0; w < words_; w += kValueLanes) {
@@ -291,7 +291,7 @@ class AttentionBlock {
     return dimension < a_.kv.head_dim || mutated(Mutant::kTailOfHead);
   }
 
-  // Sums of a pass's queries for words [first_word, first_word + kValueLanes), by warp.
+  // Sums for the queries of a pass, words [first_word, first_word + kValueLanes), per warp.
   __device__ void add_values(int first, int first_word) {
     const Ptr<const Word> values = words_of<Word>(a_.kv.values);
     const int lane = threadIdx.x % kValueLanes;
@@ -330,7 +330,7 @@ class AttentionBlock {
     }
   }
 
-  // i: of the pass's numbers
+  // i: index within the pass
   __device__ void leave(int query, int dimension, int i) {
     A sum = 0;
     for (int warp = 0; warp < kAttentionWarps; ++warp) sum += s_.sums[warp * kPassNumbers + i];
@@ -352,17 +352,17 @@ class AttentionBlock {
     memcpy(x, &word, sizeof(word));
   }
 
-  // Not `fmax`: NaN must stay NaN.
+  // Not fmax(), which drops NaN.
   static __device__ A larger(A a, A b) { return b > a || b != b ? b : a; }
 
   const AttentionArguments<T>& a_;
   Shared& s_;
   int first_row_, rows_;
   int kv_head_, first_head_, heads_;
-  int queries_;   // by row, then by head
+  int queries_;   // rows times heads
   int base_;      // number of the split's first key
-  int keys_ = 0;  // of the split, up to the last that some row sees
-  int words_;     // of a head
+  int keys_ = 0;  // of the split, up to the last visible one
+  int words_;     // per head
 };
 
 template <class T, class Word>
@@ -372,7 +372,7 @@ __global__ void attention_kernel(const __grid_constant__ AttentionArguments<T> a
   AttentionBlock<T, Word>(a, shared).run();
 }
 
-// A block per row and query head: the softmax over all splits, in ascending order.
+// One thread block per row and query head. Merges the softmax of all splits in ascending order.
 template <class T>
 __global__ void merge_kernel(const __grid_constant__ AttentionArguments<T> a) {
   begin_launch();
@@ -400,13 +400,14 @@ __global__ void merge_kernel(const __grid_constant__ AttentionArguments<T> a) {
   }
 }
 
-// How a launch for these rows is cut, which says what parts it needs.
+// Partition of a launch for these rows; it determines the size of AttentionParts.
 template <class T>
 AttentionGrid attention_grid(const RowView& rows, int heads, int kv_heads) {
-  return AttentionGrid::of(rows, heads / kv_heads, kMostQueries<Residual<T>>);
+  return AttentionGrid::of(rows, heads / kv_heads, kMaxQueries<Residual<T>>);
 }
 
-// head_dim: up to kMaxHeadDim. a.grid: of attention_grid(); a.parts: where that has several splits.
+// REQUIRES: head_dim <= kMaxHeadDim; a.grid is attention_grid(); a.parts is set if it has several
+// splits.
 template <class T>
 void attention(Stream stream, const AttentionArguments<T>& a) {
   const AttentionGrid& g = a.grid;

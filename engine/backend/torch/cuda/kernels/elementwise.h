@@ -1,7 +1,7 @@
-// What happens to a row between the products; the CUDA side of cpu/elementwise.h.
+// Element-wise kernels between the products. CUDA counterpart of cpu/elementwise.h.
 //
-// Kernels are simple before they are fast: a block per row, or per row and head. A row's results
-// depend on that row alone.
+// The kernels favour simplicity over speed: one thread block per row, or per row and head. A row's
+// result depends on that row only.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace tandem::cuda {
 
-inline constexpr int kThreads = 256;  // of a block, in this file
+inline constexpr int kThreads = 256;  // per thread block, in this file
 
-// A block per row.
+// One thread block per row.
 template <class T, class R>
 __global__ void embed_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int32_t> token,
                              int64_t width) {
@@ -28,14 +28,14 @@ __global__ void embed_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int32_t> to
   }
 }
 
-// x[r] = table[token[r]] where token[r] >= 0. x: [rows, width], table: [vocab, width]
+// x[r] = table[token[r]] for rows with token[r] >= 0. x: [rows, width], table: [vocab, width]
 template <class T>
 void embed(Stream stream, Ptr<Residual<T>> x, Ptr<const T> table, Ptr<const int32_t> token,
            int64_t rows, int64_t width) {
   launch(stream, embed_kernel<T, Residual<T>>, {kThreads, rows}, x, table, token, width);
 }
 
-// A block per row.
+// One thread block per row.
 template <class Word>
 __global__ void copy_rows_kernel(Ptr<Word> to, Ptr<const int64_t> to_index, Ptr<const Word> from,
                                  Ptr<const int64_t> from_index, int64_t words) {
@@ -46,15 +46,15 @@ __global__ void copy_rows_kernel(Ptr<Word> to, Ptr<const int64_t> to_index, Ptr<
   for (int64_t w = threadIdx.x; w < words; w += kThreads) t[w] = f[w];
 }
 
-// to[to_index[i]] = from[from_index[i]] for i < n; a null index counts up. [.., words of four
-// bytes] each
+// to[to_index[i]] = from[from_index[i]] for i < n. A null index means i. Rows are arrays of 32-bit
+// words.
 inline void copy_rows(Stream stream, Ptr<int32_t> to, Ptr<const int64_t> to_index,
                       Ptr<const int32_t> from, Ptr<const int64_t> from_index, int64_t n,
                       int64_t words) {
   launch(stream, copy_rows_kernel<int32_t>, {kThreads, n}, to, to_index, from, from_index, words);
 }
 
-// A block per row.
+// One thread block per row.
 template <class R>
 __global__ void scale_rows_kernel(Ptr<R> x, Ptr<const int32_t> token, R scale, int64_t width) {
   begin_launch();
@@ -63,14 +63,14 @@ __global__ void scale_rows_kernel(Ptr<R> x, Ptr<const int32_t> token, R scale, i
   for (int64_t i = threadIdx.x; i < width; i += kThreads) x[r * width + i] *= scale;
 }
 
-// x[r] *= scale where token[r] >= 0. x: [rows, width]
+// x[r] *= scale for rows with token[r] >= 0. x: [rows, width]
 template <class R>
 void scale_rows(Stream stream, Ptr<R> x, Ptr<const int32_t> token, double scale, int64_t rows,
                 int64_t width) {
   launch(stream, scale_rows_kernel<R>, {kThreads, rows}, x, token, static_cast<R>(scale), width);
 }
 
-// A block per row.
+// One thread block per row.
 template <class T, class R>
 __global__ void add_positions_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int32_t> token,
                                      Ptr<const int32_t> position, int64_t width) {
@@ -83,7 +83,8 @@ __global__ void add_positions_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int
   }
 }
 
-// x[r] += table[position[r]] where token[r] >= 0. x: [rows, width], table: [positions, width]
+// x[r] += table[position[r]] for rows with token[r] >= 0. x: [rows, width], table: [positions,
+// width]
 template <class T>
 void add_positions(Stream stream, Ptr<Residual<T>> x, Ptr<const T> table, Ptr<const int32_t> token,
                    Ptr<const int32_t> position, int64_t rows, int64_t width) {
@@ -94,11 +95,11 @@ void add_positions(Stream stream, Ptr<Residual<T>> x, Ptr<const T> table, Ptr<co
 template <class R>
 using BlockSums = SharedArray<R, kThreads / kWarp>;
 
-// Sum over the block of what each thread brings; every thread gets it.
+// Sum of x over the thread block; all threads get the result.
 template <class R>
 __device__ R block_sum(R x, BlockSums<R>& sums) {
   x = warp_sum(x);
-  if (!mutated(Mutant::kSumsOverlap)) __syncthreads();  // the last sum has been read
+  if (!mutated(Mutant::kSumsOverlap)) __syncthreads();  // the previous sum has been read
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = x;
   if (!mutated(Mutant::kSumWithoutBarrier)) __syncthreads();
   R total = 0;
@@ -108,13 +109,13 @@ __device__ R block_sum(R x, BlockSums<R>& sums) {
 
 template <class R>
 struct NormArguments {
-  bool layer = false;             // NormKind::kLayer, else kRms
+  bool layer = false;             // NormKind::kLayer; otherwise kRms
   Ptr<const R> weight = nullptr;  // [width]
-  Ptr<const R> bias = nullptr;    // [width], of kLayer
+  Ptr<const R> bias = nullptr;    // [width], for kLayer
   R eps = 0;
 };
 
-// Of what a thread brings to the row's squares around their mean, i.e. to block_sum().
+// A thread's partial sum of squared deviations from the mean, for block_sum().
 template <class From, class R>
 __device__ R own_squares(Ptr<From> from, R mean, int64_t width) {
   R squares = 0;
@@ -126,7 +127,8 @@ __device__ R own_squares(Ptr<From> from, R mean, int64_t width) {
   return squares;
 }
 
-// The norm of one row by its block; add: to what lies there. Rows of `from` and `to` may be one.
+// Norm of one row by its thread block. add: adds to the output. `from` and `to` may be the same
+// row.
 template <bool add, class To, class From, class R>
 __device__ void norm_row(Ptr<To> to, Ptr<From> from, const NormArguments<R>& norm, int64_t width) {
   __shared__ BlockSums<R> sums;
@@ -148,7 +150,7 @@ __device__ void norm_row(Ptr<To> to, Ptr<From> from, const NormArguments<R>& nor
   }
 }
 
-// A block per row.
+// One thread block per row.
 template <bool add, class To, class From, class R>
 __global__ void norm_kernel(Ptr<To> to, Ptr<const From> from, NormArguments<R> norm,
                             int64_t width) {
@@ -156,7 +158,7 @@ __global__ void norm_kernel(Ptr<To> to, Ptr<const From> from, NormArguments<R> n
   norm_row<add, To, const From, R>(to + blockIdx.x * width, from + blockIdx.x * width, norm, width);
 }
 
-// out = norm(x). out: [rows, width] of T, x: of its residual type
+// out = norm(x). out: [rows, width] of T, x: of Residual<T>.
 template <class T>
 void norm(Stream stream, Ptr<T> out, Ptr<const Residual<T>> x,
           const NormArguments<Residual<T>>& norm, int64_t rows, int64_t width) {
@@ -164,7 +166,7 @@ void norm(Stream stream, Ptr<T> out, Ptr<const Residual<T>> x,
   launch(stream, norm_kernel<false, T, R, R>, {kThreads, rows}, out, x, norm, width);
 }
 
-// x += norm(y). y: [rows, width] of T, x: of its residual type
+// x += norm(y). y: [rows, width] of T, x: of Residual<T>.
 template <class T>
 void add_norm(Stream stream, Ptr<Residual<T>> x, Ptr<const T> y,
               const NormArguments<Residual<T>>& norm, int64_t rows, int64_t width) {
@@ -172,7 +174,7 @@ void add_norm(Stream stream, Ptr<Residual<T>> x, Ptr<const T> y,
   launch(stream, norm_kernel<true, R, T, R>, {kThreads, rows}, x, y, norm, width);
 }
 
-// A block per row and head; `x` begins with the first head.
+// One thread block per row and head. x points to the first head.
 template <class T, class R>
 __global__ void norm_heads_kernel(Ptr<T> x, int64_t stride, NormArguments<R> norm, int head_dim) {
   begin_launch();
@@ -180,7 +182,7 @@ __global__ void norm_heads_kernel(Ptr<T> x, int64_t stride, NormArguments<R> nor
   norm_row<false, T, T, R>(head, head, norm, head_dim);
 }
 
-// Norms `heads` heads of head_dim numbers in every row, in place; rows are `stride` apart.
+// Normalizes `heads` heads of head_dim elements of every row in place. Rows are `stride` apart.
 template <class T>
 void norm_heads(Stream stream, Ptr<T> x, int64_t stride, int heads, int head_dim,
                 const NormArguments<Residual<T>>& norm, int64_t rows) {
@@ -188,7 +190,7 @@ void norm_heads(Stream stream, Ptr<T> x, int64_t stride, int heads, int head_dim
          head_dim);
 }
 
-// Heads of a row, and one layer's pages: [pages, kv_heads, page_rows, head_dim] each.
+// Heads of a row, and one layer's keys and values, [pages, kv_heads, page_rows, head_dim] each.
 template <class T>
 struct PagedHeads {
   int heads = 0;
@@ -198,15 +200,15 @@ struct PagedHeads {
   Ptr<T> values = nullptr;
 };
 
-// Angles are position * inverse_frequencies[i] in fp32.
+// Angles are position * inverse_frequencies[i], in fp32.
 template <class R>
 struct Rotation {
-  Ptr<const float> inverse_frequencies = nullptr;  // [head_dim / 2]; null: nothing is rotated
-  R factor = 1;                                    // of cosines and sines
+  Ptr<const float> inverse_frequencies = nullptr;  // [head_dim / 2]; null: no rotation
+  R factor = 1;                                    // scales cosines and sines
 };
 
-// A block per row. Threads take pairs (i, i + head_dim / 2) of the query and key heads, then
-// values.
+// One thread block per row. Threads process pairs (i, i + head_dim / 2) of query and key heads,
+// then values.
 template <class T, class R>
 __global__ void rope_and_store_kernel(Ptr<T> qkv, RowView rows, PagedHeads<T> kv,
                                       Rotation<R> rotation) {
@@ -237,7 +239,7 @@ __global__ void rope_and_store_kernel(Ptr<T> qkv, RowView rows, PagedHeads<T> kv
     to[i] = static_cast<T>(a * c - b * s);
     to[i + next] = static_cast<T>(b * c + a * s);
   }
-  if (kv.head_dim % 2 != 0) {  // then nothing is rotated, and the last number has no partner
+  if (kv.head_dim % 2 != 0) {  // no rotation in this case; the last element has no partner
     for (int h = threadIdx.x; h < kv.kv_heads; h += kThreads) {
       const int64_t at = (page * kv.kv_heads + h) * rows.page_rows + slot;
       kv.keys[(at + 1) * kv.head_dim - 1] = row[(kv.heads + h + 1) * kv.head_dim - 1];
@@ -250,8 +252,8 @@ __global__ void rope_and_store_kernel(Ptr<T> qkv, RowView rows, PagedHeads<T> kv
   }
 }
 
-// qkv: [rows, (heads + 2 kv_heads) * head_dim]: queries rotated in place, rotated keys and values
-// stored at the rows' slots. heads may be 0: keys and values alone.
+// qkv: [rows, (heads + 2 kv_heads) * head_dim]. Rotates queries in place; stores rotated keys and
+// values at the rows' slots. heads may be 0: only keys and values.
 template <class T>
 void rope_and_store(Stream stream, Ptr<T> qkv, const RowView& rows, const PagedHeads<T>& kv,
                     const Rotation<Residual<T>>& rotation) {
@@ -276,7 +278,7 @@ __device__ R activated(R x, Activation activation) {
   return x;
 }
 
-// Enough for n numbers, up to a bound; threads go on behind the last block.
+// A bounded grid for n elements; threads continue in strides of the grid.
 inline Geometry flat(int64_t n) {
   const int64_t blocks = (n + kThreads - 1) / kThreads;
   return {kThreads, blocks < 65535 ? blocks : 65535};
@@ -295,7 +297,7 @@ __global__ void gate_kernel(Ptr<T> out, Ptr<const T> gate_up, int64_t n, int64_t
   }
 }
 
-// out = act(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
+// out = act(gate) * up. gate_up: [rows, 2 * width], gate first. out: [rows, width]
 template <class T>
 void gate(Stream stream, Ptr<T> out, Ptr<const T> gate_up, Activation activation, int64_t rows,
           int64_t width) {
@@ -312,7 +314,7 @@ __global__ void activate_kernel(Ptr<T> x, int64_t n, Activation activation) {
   }
 }
 
-// x = act(x), of n numbers.
+// x = act(x), over n elements.
 template <class T>
 void activate(Stream stream, Ptr<T> x, Activation activation, int64_t n) {
   launch(stream, activate_kernel<T, Residual<T>>, flat(n), x, n, activation);

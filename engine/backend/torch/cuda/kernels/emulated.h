@@ -1,10 +1,13 @@
-// platform.h without a device: host twins of what kernels use, each checked. The emulator that
-// runs them is the tests' (tests/engine/backend/torch/cuda/kernels/emulator.h).
+// platform.h without a device: checked host implementations of what kernels use. The emulator that
+// runs them belongs to the tests (tests/engine/backend/torch/cuda/kernels/emulator.h).
 //
-// What ends a launch, by emulator::Fault: an access outside of its memory or badly aligned; a read
-// of what nobody wrote; two threads that touch the same memory, one of them to write, with no
-// barrier between; a barrier or shuffle to which only some threads come; too much shared memory; an
-// access to memory of the device by a thread that has not waited for the launch before.
+// An emulator::Fault ends a launch on:
+//   - an access out of bounds or misaligned;
+//   - a read of uninitialized memory;
+//   - a data race: two threads access the same memory without a barrier in between, and one writes;
+//   - a barrier or shuffle that only some threads reach;
+//   - too much shared memory;
+//   - an access to device memory by a thread that has not waited for the previous launch.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +31,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static  // blocks run one after another
+#define __shared__ static  // thread blocks run one after another
 #define __grid_constant__
 
 namespace tandem::cuda {
@@ -41,7 +44,7 @@ struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 
-// Of the thread that runs.
+// Indices of the running thread.
 inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 using std::cos, std::erf, std::exp, std::max, std::memcpy, std::min, std::rint, std::sin, std::sqrt,
@@ -56,33 +59,33 @@ struct Fault : std::runtime_error {
 
 inline Mutant awake = Mutant::kNone;
 
-// Who touched a cell of memory, and when: between which barriers of which block.
+// Last access to a memory cell: by which thread, between which barriers of which block.
 struct Stamp {
   uint32_t launch = 0;
   int32_t block = 0;   // kMany: several
-  int32_t thread = 0;  // the same
-  uint32_t epoch = 0;  // barriers of the block before
+  int32_t thread = 0;  // kMany: several
+  uint32_t epoch = 0;  // barriers that the block has passed
 };
 
-// Memory of the device, with a stamp for each cell of it.
+// Device memory, with a stamp per cell.
 class Memory {
  public:
   enum class Kind : uint8_t {
     kGlobal,
-    kShared,  // nothing is written when a block begins
+    kShared,  // uninitialized at the start of each block
   };
 
-  // cell: bytes that are watched as one. `name` is told in faults.
+  // cell: bytes tracked as a unit. name: for fault messages.
   Memory(std::string name, void* base, size_t bytes, size_t cell, Kind kind);
 
   std::byte* base() const { return base_; }
   size_t bytes() const { return bytes_; }
 
-  // Where a thread of a kernel may read or write.
+  // Checked access of the running thread.
   std::byte* to_read(int64_t offset, size_t bytes, size_t alignment);
   std::byte* to_write(int64_t offset, size_t bytes, size_t alignment);
 
-  // Whether a thread might read there.
+  // Checks a read without performing it (prefetch).
   void check_place(int64_t offset, size_t bytes, size_t alignment);
 
   void written_by_host(int64_t offset, size_t bytes);
@@ -103,35 +106,36 @@ class Memory {
   std::vector<Cell> cells_;
 };
 
-// Runs the kernel in all threads of all blocks. Throws Fault.
+// Runs the kernel for all threads of all blocks. Throws Fault.
 void run(const Geometry& geometry, const std::function<void()>& kernel);
 
-// The calling thread waits for the others of its block, or of its warp. value: what the warp's lane
-// `from` brings along.
+// Barrier of the running thread's block; shuffle of its warp. shuffle() returns lane `from`'s
+// value.
 void barrier(const std::source_location& where);
 uint64_t shuffle(unsigned mask, uint64_t value, int from, const std::source_location& where);
 
-// What a lane brings to its warp's product of tiles: see mma_m16n8k16.
+// A lane's operands of a warp-level product: see mma_m16n8k16.
 struct Fragments {
   uint32_t a[4], b[2];
 };
 
-// Waits like a shuffle. Those of all lanes, [kWarp], until the lane meets the others again.
+// Synchronizes like a shuffle. Returns the fragments of all lanes, [kWarp], valid until the lane's
+// next synchronization.
 const Fragments* meet(const Fragments& own, const std::source_location& where);
 
-// Before this a thread may touch no memory of the device.
+// A thread must not access device memory before this call.
 void wait_for_last();
 
 [[noreturn]] void null_pointer();
 
-// An element of memory, where a kernel would have a T&.
+// Reference to an element of device memory, used where a kernel has T&.
 template <class T>
 class Ref {
  public:
   Ref(Memory* memory, int64_t offset) : memory_(memory), offset_(offset) {}
   Ref(const Ref&) = default;
 
-  operator T() const {  // NOLINT(google-explicit-constructor): as a T& would
+  operator T() const {  // NOLINT(google-explicit-constructor): as T&
     T x;
     std::memcpy(&x, memory_->to_read(offset_, sizeof(T), alignof(T)), sizeof(T));
     return x;
@@ -163,12 +167,12 @@ template <class T>
 class Ptr {
  public:
   Ptr() = default;
-  Ptr(std::nullptr_t) {}  // NOLINT(google-explicit-constructor): as a T* would
-  // at: bytes from the beginning
+  Ptr(std::nullptr_t) {}  // NOLINT(google-explicit-constructor): as T*
+  // at: offset in bytes
   Ptr(emulator::Memory* memory, int64_t at) : memory_(memory), at_(at) {}
   template <class U>
     requires(std::same_as<const U, T>)
-  Ptr(const Ptr<U>& p)  // NOLINT(google-explicit-constructor): the same
+  Ptr(const Ptr<U>& p)  // NOLINT(google-explicit-constructor): as T*
       : memory_(p.memory()), at_(p.at()) {}
 
   emulator::Memory* memory() const { return memory_; }
@@ -199,7 +203,7 @@ class Ptr {
   int64_t at_ = 0;
 };
 
-// The same memory in words of another type.
+// The same memory as words of another type.
 template <class Word, class T>
 Ptr<const Word> words_of(const Ptr<T>& p) {
   return {p.memory(), p.at()};
@@ -271,9 +275,9 @@ T read_once(const Ptr<const T>& p, int64_t i) {
   return p[i];
 }
 
-// The tensor cores' product. Its 16 products and what they are added to are summed exactly enough
-// that their order does not matter, and rounded once; a device rounds in ways of its own.
-// number: the value of 16 bits
+// Tensor core product. The sum of the 16 products and the addend is computed precisely enough to be
+// independent of the order, and rounded once. Devices may round differently. number(): the value of
+// 16 bits.
 template <class Number>
 void mma_m16n8k16(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1, const Number& number,
                   const std::source_location& where) {
@@ -287,7 +291,7 @@ void mma_m16n8k16(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1, const
     const int column = 2 * (lane % 4) + i % 2;
     double sum = c[i];
     for (int k = 0; k < 16; ++k) {
-      const int at = k % 8 / 2;  // lane of those that share a row of A, or a column of B
+      const int at = k % 8 / 2;  // lane among those that share a row of A or a column of B
       const double x = half(all[row % 8 * 4 + at].a[row / 8 + k / 8 * 2], k % 2);
       sum += x * half(all[column * 4 + at].b[k / 8], k % 2);
     }
@@ -295,7 +299,7 @@ void mma_m16n8k16(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1, const
   }
 }
 
-// Exact: 32 products of a number without sign and one with, each 8 bits.
+// Exact: 32 products of u8 and s8.
 inline void mma_u8s8(int32_t (&c)[4], const uint4& a, uint32_t b0, uint32_t b1,
                      const std::source_location& where = std::source_location::current()) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);

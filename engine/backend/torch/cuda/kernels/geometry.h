@@ -1,4 +1,4 @@
-// How many threads a launch has.
+// Grid and block size of a launch.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@ namespace tandem::cuda {
 
 inline constexpr int kWarp = 32;
 
-// x by y by z blocks, at most 2^31 - 1 by 65535 by 65535, of `threads` threads each.
+// x * y * z thread blocks (at most 2^31 - 1, 65535, 65535) of `threads` threads.
 struct Geometry {
-  int threads = 0;  // whole warps, at most 1024
+  int threads = 0;  // whole warps; at most 1024
   int64_t x = 1;
   int64_t y = 1;
   int64_t z = 1;

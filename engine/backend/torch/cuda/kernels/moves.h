@@ -1,5 +1,5 @@
-// Copies of rows between pages: within a pool, between pools of a device, and from another
-// device's memory where it can be read.
+// Copies of cache rows between pages: within a pool, between pools of one device, and from the
+// memory of a peer device.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace tandem::cuda {
 
 inline constexpr int kMoveThreads = 128;
 
-// [layers, pages, heads, page_rows, words]: one or two kinds of rows (keys and values), in words of
-// `Word`.
+// One or two arrays of rows (keys and values) [layers, pages, heads, page_rows, words] in words of
+// type Word.
 template <class Word>
 struct MovedRows {
   Ptr<const Word> from[2] = {nullptr, nullptr};
@@ -25,9 +25,9 @@ struct MovedRows {
   int64_t columns() const { return layers * heads * words; }
 };
 
-// Each thread has one word of a row's layer and head, and does all moves for it, in order: so what
-// one move writes the next one reads, and no thread waits for another. Rows of one move go in the
-// direction in which they cannot overwrite what is still to be read.
+// Each thread handles one word of one layer and head, and performs all moves for it in order. A
+// move may thus read what an earlier one wrote, without synchronization. Rows of one move are
+// copied in the direction that is safe for overlapping ranges.
 template <class Word>
 __global__ void move_kernel(MovedRows<Word> rows, int64_t columns, Ptr<const RowMove> moves,
                             int n) {
@@ -37,7 +37,7 @@ __global__ void move_kernel(MovedRows<Word> rows, int64_t columns, Ptr<const Row
   const int64_t word = column % rows.words;
   const int64_t head = column / rows.words % rows.heads;
   const int64_t layer = column / rows.words / rows.heads;
-  // Not by index: arguments that are indexed are copied to local memory.
+  // Not indexed by blockIdx.y: indexing kernel arguments copies them to local memory.
   const Ptr<const Word> from = blockIdx.y == 0 ? rows.from[0] : rows.from[1];
   const Ptr<Word> to = blockIdx.y == 0 ? rows.to[0] : rows.to[1];
   const bool apart = mutated(Mutant::kMovesAtOnce);
@@ -66,7 +66,7 @@ void move_words(Stream stream, const MovedRows<Word>& rows, Ptr<const RowMove> m
          rows, columns, moves, n);
 }
 
-// Bytes of the largest word that rows of so many bytes consist of: 16, 4 or 2.
+// Largest word size, 16, 4 or 2 bytes, that divides the row size.
 inline int word_bytes(int64_t row_bytes) {
   return row_bytes % 16 == 0 ? 16 : row_bytes % 4 == 0 ? 4 : 2;
 }

@@ -1,4 +1,4 @@
-// Types of numbers that kernels read and write, and what they are computed in.
+// Element types of the kernels, and their arithmetic types.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tandem::cuda {
 
-// Nearest, ties to even; NaN stays NaN. The bits are those of c10::BFloat16 and c10::Half.
+// Rounds to nearest, ties to even; NaN stays NaN. Same bits as c10::BFloat16 and c10::Half.
 struct BFloat16 {
   uint16_t bits;
 
@@ -70,7 +70,7 @@ inline constexpr bool is_half = false;
 template <>
 inline constexpr bool is_half<Half> = true;
 
-// Type of products -> type of residual stream and arithmetic.
+// Type of the residual stream and of arithmetic, for a product type.
 template <class T>
 struct ResidualOf {
   using Type = float;
@@ -82,7 +82,7 @@ struct ResidualOf<double> {
 template <class T>
 using Residual = typename ResidualOf<T>::Type;
 
-// Sum over a warp; every lane gets it.
+// Sum over a warp; all lanes get the result.
 template <class A>
 __device__ A warp_sum(A x) {
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);

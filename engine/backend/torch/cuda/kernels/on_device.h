@@ -1,4 +1,4 @@
-// platform.h under nvcc.
+// platform.h for nvcc.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ namespace tandem::cuda {
 template <class T>
 using Ptr = T*;
 
-// The same memory in words of another type.
+// The same memory as words of another type.
 template <class Word, class T>
 __host__ __device__ const Word* words_of(const T* p) {
   return reinterpret_cast<const Word*>(p);
@@ -26,7 +26,8 @@ struct SharedArray {
   __device__ T& operator[](int i) { return data[i]; }
 };
 
-// p[i], which nobody writes and no other block reads: the first cache keeps what is read again.
+// p[i], for memory that is constant and read by one thread block only. Bypasses L1, which then
+// keeps data that is reused.
 __device__ inline uint4 read_once(const uint4* p, int64_t i) {
   uint4 x;
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -35,8 +36,9 @@ __device__ inline uint4 read_once(const uint4* p, int64_t i) {
   return x;
 }
 
-// Programmatic dependent launch: a kernel begins while the one before it ends, if it was launched
-// so (launch()). A wait is for the whole of the launch before, which has waited likewise.
+// Programmatic dependent launch: a kernel starts while the previous one finishes, if launch()
+// enabled it. wait_for_last() waits for the whole previous launch, which has waited for its
+// predecessor.
 __device__ inline void let_next_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -48,7 +50,7 @@ __device__ inline void wait_for_last() {
 #endif
 }
 
-// Into the second cache, which no multiprocessor has for itself: what is written meanwhile is seen.
+// Prefetches into L2, which all multiprocessors share, so that concurrent writes stay visible.
 template <class T>
 __device__ void prefetch(const T* p, int64_t i) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i));
@@ -79,10 +81,10 @@ using Stream = cudaStream_t;
 
 __host__ __device__ constexpr bool mutated(Mutant) { return false; }
 
-// Whether launches begin while those before them end, where the device can do that.
+// Whether launches overlap on devices that support it.
 inline bool launches_overlap = true;
 
-// Of the current device: compute capability 9.0 or above.
+// The current device has compute capability 9.0 or above.
 inline bool can_overlap() {
   thread_local int known = -1;
   thread_local bool can = false;
@@ -99,7 +101,7 @@ inline bool can_overlap() {
   return can;
 }
 
-// No blocks: nothing happens. Errors stay for cudaGetLastError().
+// Does nothing for an empty grid. Errors are left to cudaGetLastError().
 template <class... P, class... A>
 void launch(Stream stream, void (*kernel)(P...), const Geometry& g, A&&... arguments) {
   if (g.blocks() == 0) return;

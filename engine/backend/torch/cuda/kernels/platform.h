@@ -1,22 +1,23 @@
-// What kernels need beyond C++: CUDA's own, or on a CPU in tests their emulated twins. The kernels'
-// sources are the same, and so are the grids that launch() gets.
+// What kernels need beyond C++: CUDA itself, or emulated counterparts in tests. The kernel sources
+// and the grids passed to launch() are the same in both cases.
 //
-// Names, with nvcc as without: threadIdx, blockIdx, gridDim, __global__, __device__, __shared__,
-// __syncthreads, __shfl_xor_sync, exp and its like; and of ours
-//   Ptr<T>             T*, whose use is checked when emulated
-//   words_of<Word>(p)  p, to be read in words of another type
-//   read_once(p, i)    p[i], 16 bytes of constant memory that are not read again
-//   mma_bf16, mma_half(c, a, b0, b1)  a warp's c += a * b on tensor cores, of 16 x 16 and 16 x 8
-//                      numbers of 16 bits, summed in fp32 (PTX: mma.m16n8k16, where fragments are)
-//   mma_u8s8(c, a, b0, b1)  the same of 16 x 32 numbers of 8 bits without sign and 32 x 8 with,
-//                      summed exactly (PTX: mma.m16n8k32)
-//   let_next_begin()   lets the stream's next launch begin, up to its wait_for_last()
-//   wait_for_last()    waits for the launches before this one; nothing is touched before
+// CUDA names: threadIdx, blockIdx, gridDim, __global__, __device__, __shared__, __syncthreads,
+// __shfl_xor_sync, exp and similar. Own names:
+//   Ptr<T>             T*; accesses are checked when emulated
+//   words_of<Word>(p)  p as words of another type
+//   read_once(p, i)    p[i], 16 bytes of constant memory that are read once
+//   mma_bf16(c, a, b0, b1), mma_half(c, a, b0, b1)
+//                      warp-level c += a * b on tensor cores, 16x16 by 16x8 elements of 16 bits,
+//                      summed in fp32 (PTX: mma.m16n8k16, which defines the fragments)
+//   mma_u8s8(c, a, b0, b1)
+//                      the same for 16x32 u8 by 32x8 s8, exact (PTX: mma.m16n8k32)
+//   let_next_begin()   lets the stream's next launch start, up to its wait_for_last()
+//   wait_for_last()    waits for the previous launches; device memory must not be accessed before
 //   begin_launch()     both
-//   prefetch(p, i)     p[i] will be read soon; may be called before wait_for_last()
+//   prefetch(p, i)     p[i] will be read soon; allowed before wait_for_last()
 //   SharedArray<T, N>  T[N] in shared memory: `__shared__ SharedArray<float, 4> sums;`
 //   Geometry, Stream, launch(stream, kernel, geometry, arguments...)
-//   mutated(mutant)    mutants.h
+//   mutated(mutant)    see mutants.h
 #pragma once
 
 #ifdef __CUDACC__

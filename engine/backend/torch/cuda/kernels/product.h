@@ -1,14 +1,13 @@
-// Few rows times a packed weight matrix on tensor cores; the CUDA side of cpu/product.h.
+// Products of a few rows with a weight matrix on tensor cores. CUDA counterpart of cpu/product.h.
 //
-// Weights go through a multiprocessor once and stay in no cache; so they are packed at load as
-// mma.m16n8k16 takes them in registers, 16 bytes a lane. The weight is the instruction's left side
-// (16 outs by 16 inputs), eight rows its right side.
+// Weights are read once and not cached, so they are packed at load in the order of the registers of
+// mma.m16n8k16, 16 bytes per lane. The weight is operand A (16 outs x 16 inputs), eight rows are
+// operand B.
 //
-// A number of the result is summed over the inputs in steps of 32: warp w of a block takes steps w,
-// w + 8, .. one after the other, and the warps' sums are added in ascending order. How many rows
-// there are, how many tiles a warp takes at once and how many blocks there are changes nothing in
-// that. So a row has the same bits alone or among others, as far as the tensor cores compute each
-// number of a tile alike.
+// Batch invariance: each element of the result is summed over steps of 32 inputs. Warp w of a block
+// sums steps w, w + 8, ... in order, and the warps' sums are added in ascending order. The number
+// of rows, tiles per warp and thread blocks does not affect this order. A row thus has the same
+// bits in any batch, provided that tensor cores compute every element of a tile in the same way.
 #pragma once
 
 #include <cstdint>
@@ -21,29 +20,28 @@
 
 namespace tandem::cuda {
 
-inline constexpr int kMostNormedRows = 4;  // each block norms them for itself
-inline constexpr int kStepInputs = 32;  // two instructions, of eight consecutive inputs of a lane
+inline constexpr int kMostNormedRows = 4;  // each thread block normalizes them itself
+inline constexpr int kStepInputs = 32;     // two instructions; a lane has eight consecutive inputs
 
-// A matrix [outs, in] in tiles: [tiles][steps][2][kWarp] words of eight numbers. Filled up with
-// zeros.
+// A matrix [outs, in] as tiles [tiles][steps][2][kWarp] of 16-byte words (eight elements), padded
+// with zeros.
 struct PackedShape {
   int64_t outs = 0;
   int64_t in = 0;      // a multiple of 8
-  bool pairs = false;  // tiles of the first half of the outs alternate with those of the second:
-                       // a gate and what it gates
+  bool pairs = false;  // even tiles: first half of the outs (gates); odd: second half (gated)
 
   __host__ __device__ int64_t width() const { return pairs ? outs / 2 : outs; }
   __host__ __device__ int steps() const {
     return static_cast<int>((in + kStepInputs - 1) / kStepInputs);
   }
-  // An even number.
+  // Even.
   __host__ __device__ int64_t tiles() const {
     const int64_t outs_of_two = pairs ? kTileOuts : 2 * kTileOuts;
     return (width() + outs_of_two - 1) / outs_of_two * 2;
   }
   __host__ __device__ int64_t words() const { return tiles() * steps() * 2 * kWarp; }
 
-  // Row of the matrix in a tile's row r; -1: there is none.
+  // Matrix row of row r of a tile; -1: padding.
   __device__ int64_t out_of(int64_t tile, int r) const {
     const bool beside = pairs && !mutated(Mutant::kPackInOrder);
     const int64_t i = (beside ? tile / 2 : tile) * kTileOuts + r;
@@ -51,9 +49,10 @@ struct PackedShape {
   }
 };
 
-// A thread to a word. The instruction's fragments, of lane 4 g + t: registers 0 and 2 are of row g,
-// 1 and 3 of row g + 8; of its inputs 0 .. 15 it takes 2 t, 2 t + 1 in 0 and 1, and 2 t + 8, 2 t +
-// 9 in 2 and 3. Which inputs these are is ours to say: the lane's four of the step's eight.
+// One thread per word. Fragments of the instruction in lane 4g + t: registers 0 and 2 belong to row
+// g, 1 and 3 to row g + 8. Registers 0 and 1 hold inputs 2t, 2t + 1; registers 2 and 3 hold inputs
+// 2t + 8, 2t + 9. The mapping to inputs of the matrix is free: here a lane takes eight consecutive
+// inputs, four per instruction.
 template <class T>
 __global__ void pack_kernel(Ptr<T> packed, Ptr<const T> weights, PackedShape s) {
   begin_launch();
@@ -79,33 +78,34 @@ void pack(Stream stream, Ptr<T> packed, Ptr<const T> weights, const PackedShape&
   launch(stream, pack_kernel<T>, flat(s.words()), packed, weights, s);
 }
 
-// For one launch. y = x W^T + bias
+// Arguments of a launch: y = x W^T + bias.
 template <class T>
 struct ProductArguments {
   using Number = T;
   PackedShape shape;
   Ptr<const T> weights = nullptr;  // packed
   int rows = 0;
-  Ptr<const T> x = nullptr;             // [rows, in], or instead of it
-  Ptr<const float> residual = nullptr;  // [rows, in] whose norm it is, of up to kMostNormedRows
-  NormArguments<float> norm;            // not of layer
-  Ptr<const T> bias = nullptr;          // [outs]; null: there is none
+  Ptr<const T> x = nullptr;             // [rows, in]; or null, with `residual`
+  Ptr<const float> residual = nullptr;  // [rows, in], to be normalized; rows <= kMostNormedRows
+  NormArguments<float> norm;            // not a layer norm
+  Ptr<const T> bias = nullptr;          // [outs] or null
   ProductThen then = ProductThen::kStore;
   Activation activation = Activation::kSilu;
-  // The result, [rows, outs] or if gated [rows, outs / 2]: one of both. Of kAdd: `sums`.
+  // Exactly one is set: [rows, outs], or [rows, outs / 2] if gated. kAdd requires `sums`.
   Ptr<T> out = nullptr;
   Ptr<float> sums = nullptr;
-  int64_t end = 0;  // only the first so many columns; 0: all
+  int64_t end = 0;  // compute only the first `end` columns; 0: all
 
   __host__ __device__ int64_t columns() const { return end > 0 ? end : shape.width(); }
   __host__ __device__ int64_t row_stride() const { return shape.width(); }
 };
 
-// A block's task: groups of kTiles tiles, `gridDim.x` apart, for up to kRowTiles * 8 rows.
+// The work of one thread block: groups of kTiles tiles in strides of the grid, for up to kRowTiles
+// * 8 rows.
 template <class T, int kTiles, int kRowTiles, bool kNormed>
 class ProductBlock {
  public:
-  static constexpr int kDepth = 4 / kTiles;  // steps whose weights are on their way together
+  static constexpr int kDepth = 4 / kTiles;  // steps whose weights are in flight together
 
   using End = ProductEnd<ProductArguments<T>, kTiles, kRowTiles>;
   struct Shared {
@@ -116,7 +116,7 @@ class ProductBlock {
   __device__ ProductBlock(const ProductArguments<T>& a, Shared& shared)
       : a_(a), s_(shared), warp_(threadIdx.x / kWarp), lane_(threadIdx.x % kWarp) {}
 
-  // groups: of the whole launch
+  // groups in the whole launch
   __device__ void run(int64_t groups) {
     let_next_begin();
     prefetch_first();
@@ -132,7 +132,7 @@ class ProductBlock {
   }
 
  private:
-  // The weights that the block's warps read first are on their way while the launch before ends.
+  // Prefetches the first weights of the thread block's warps while the previous launch finishes.
   __device__ void prefetch_first() const {
     const int steps = a_.shape.steps();
     const int64_t stride = int64_t{steps} * 2 * kWarp;
@@ -150,7 +150,7 @@ class ProductBlock {
     }
   }
 
-  // The norm's factor of the row that this lane multiplies, in norm_kernel's order.
+  // Norm factor of this lane's row, in norm_kernel's order of summation.
   __device__ void scale_rows() {
     const int64_t in = a_.shape.in;
     const int own = mutated(Mutant::kProductScale) ? 0 : lane_ / 4;
@@ -207,7 +207,7 @@ class ProductBlock {
     }
   }
 
-  // Eight inputs of a step, of the lane's row in a tile of rows.
+  // Eight inputs of a step, for the lane's row of a tile.
   __device__ uint4 inputs(int tile, int step) const {
     const int row = tile * kTileRows + lane_ / 4;
     const int64_t k = int64_t{step} * kStepInputs + lane_ % 4 * 8;
@@ -225,7 +225,7 @@ class ProductBlock {
     }
   }
 
-  // Two neighbours, as norm_kernel rounds them.
+  // Two adjacent inputs, rounded like in norm_kernel.
   __device__ uint32_t normed(uint32_t x0, uint32_t w0, uint32_t x1, uint32_t w1) const {
     return normed(x0, w0) | uint32_t{normed(x1, w1)} << 16;
   }
@@ -255,8 +255,8 @@ void launch_product(Stream stream, const ProductArguments<T>& a, int64_t most_bl
          {kProductThreads, groups < most_blocks ? groups : most_blocks}, a, groups);
 }
 
-// a.rows: 1 to kMostProductRows; T: BFloat16 or Half. most_blocks: that the device runs at once, or
-// some of them; bits do not depend on it.
+// T: BFloat16 or Half. a.rows: 1 to kMostProductRows. most_blocks: maximum grid size, at most what
+// the device runs concurrently; does not affect bits.
 template <class T>
 void product(Stream stream, const ProductArguments<T>& a, int64_t most_blocks) {
   const bool gated = a.then == ProductThen::kGate;

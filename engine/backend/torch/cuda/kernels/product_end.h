@@ -1,5 +1,5 @@
-// How products of few rows end: the warps' sums are added, first to last, and the result is biased,
-// activated, gated, added or rounded.
+// Epilogue of products of a few rows: adds the warps' sums in order, then applies bias, activation,
+// gate, addition or rounding.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@
 namespace tandem::cuda {
 
 inline constexpr int kMostProductRows = 16;
-inline constexpr int kProductThreads = kThreads;  // as norms: their sums then have the same order
+inline constexpr int kProductThreads = kThreads;  // as for norms: same order of summation
 inline constexpr int kProductWarps = kProductThreads / kWarp;
-inline constexpr int kPrefetchLanes = 8;  // that share 128 bytes of the second cache
+inline constexpr int kPrefetchLanes = 8;  // lanes that share 128 bytes of L2
 inline constexpr int kTileOuts = 16;
 inline constexpr int kTileRows = 8;
 
-// Of one block, whose warps have summed their inputs: tiles of kTiles * 16 outs by kRowTiles * 8
-// rows. A: of a launch, as ProductArguments.
+// Epilogue of one thread block: tiles of kTiles * 16 outs x kRowTiles * 8 rows. A: the launch's
+// arguments, such as ProductArguments.
 template <class A, int kTiles, int kRowTiles>
 class ProductEnd {
  public:
   static constexpr int kOuts = kTiles * kTileOuts;
   static constexpr int kRows = kRowTiles * kTileRows;
-  // In shared memory: of two groups in turn, by warp.
+  // Shared memory, double-buffered over groups: [2][warps][rows][outs].
   using Sums = SharedArray<float, 2 * kProductWarps * kOuts * kRows>;
 
   __device__ ProductEnd(const A& a, Sums& sums)
       : a_(a), sums_(sums), warp_(threadIdx.x / kWarp), lane_(threadIdx.x % kWarp) {}
 
-  // c: the calling warp's sums of a group of tiles, as a product of tiles leaves them in registers
+  // c: the calling warp's accumulators of a group of tiles
   __device__ void finish(int64_t group, const float (&c)[kTiles][kRowTiles][4]) {
     leave(c, turn_);
     if (!mutated(Mutant::kProductWithoutBarrier)) __syncthreads();
@@ -43,7 +43,8 @@ class ProductEnd {
     return ((turn * kProductWarps + warp) * kRows + row) * kOuts + out;
   }
 
-  // The warp's sums of a group. Register i of a lane: row g + 8 (i / 2), column 2 t + i % 2.
+  // Stores the warp's accumulators. Register i of lane 4g + t: row g + 8 (i / 2), column 2t + i %
+  // 2.
   __device__ void leave(const float (&c)[kTiles][kRowTiles][4], int turn) {
 #pragma unroll
     for (int n = 0; n < kTiles * kRowTiles * 4; ++n) {

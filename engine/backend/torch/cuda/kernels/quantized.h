@@ -1,13 +1,15 @@
-// Few rows times a weight matrix in blocks of 4 to 8 bits (cpu/quantized_matrix.h) on tensor cores.
+// Products of a few rows with weights in blocks of 4 to 8 bits (cpu/quantized_matrix.h) on tensor
+// cores.
 //
-// As on the CPU, rows are rounded to numbers of 8 bits with a scale for each 32 of them, a group.
-// The products of a group are integers and summed exactly (mma.m16n8k32), and its sum is added as
-// the CPU adds it:
+// As on the CPU, rows are quantized to int8 with a scale dx per group of 32 inputs, the products of
+// a group are summed exactly as integers (mma.m16n8k32), and group sums are accumulated as on the
+// CPU:
 //
 //   total = fma(sum(q x) - zero sum(x), scale dx, total); total = fma(-less, dx sum(x), total)
 //
-// but in steps of four groups, which eight warps take in turn; their totals are added first to
-// last. So a row's bits depend on that row alone, and on nothing that is a tensor core's own.
+// The order differs from the CPU's: the eight warps of a block take steps of four groups in turn,
+// and their totals are added in order. A row's bits depend on that row only, and not on how tensor
+// cores round.
 #pragma once
 
 #include <cstdint>
@@ -17,90 +19,84 @@
 #include "engine/backend/torch/cuda/kernels/platform.h"
 #include "engine/backend/torch/cuda/kernels/product_end.h"
 #include "engine/backend/torch/kinds.h"
+#include "engine/backend/torch/quant_format.h"
 
 namespace tandem::cuda {
 
 inline constexpr int kGroupInputs = 32;
 inline constexpr int kStepGroups = 4;
 
-// As cpu::QuantType.
-enum class BlockKind : uint8_t { kQ40, kQ41, kQ50, kQ51, kQ80, kQ4K, kQ5K, kQ6K };
-
-// value = scale (q - zero) - less
-enum class BlockScales : uint8_t {
-  kScale,        // fp16 for 32 inputs
-  kScaleAndMin,  // and what is added
-  kTwoLevels,    // fp16 d and dmin for 256 inputs, 6 bits times each of both for 32
-  kSixteens,     // fp16 d for 256 inputs, times 8 bits with sign for 16
-};
-
+// Device storage of a format.
 struct BlockLayout {
-  int bits;  // that a code takes here: 4, 6 (also of those of 5) or 8
-  BlockScales scales;
+  int bits;  // stored per code: 4, 6 (for codes of 5 and 6 bits) or 8
+  QuantScales scales;
   int zero;
 
-  // In words of 16 bytes, of a step of a tile.
+  // 16-byte words per step of a tile.
   __host__ __device__ constexpr int code_words() const { return bits / 2; }
   __host__ __device__ constexpr int step_words() const {
     return code_words() * kWarp + 8 +
-           (scales == BlockScales::kScaleAndMin ? 8
-            : scales == BlockScales::kTwoLevels ? 4
-            : scales == BlockScales::kSixteens  ? 2
+           (scales == QuantScales::kScaleAndMin ? 8
+            : scales == QuantScales::kTwoLevels ? 4
+            : scales == QuantScales::kSixteens  ? 2
                                                 : 0);
   }
 };
 
-__host__ __device__ constexpr BlockLayout layout_of(BlockKind kind) {
-  switch (kind) {
-    case BlockKind::kQ40:
-      return {4, BlockScales::kScale, 8};
-    case BlockKind::kQ41:
-      return {4, BlockScales::kScaleAndMin, 0};
-    case BlockKind::kQ50:
-      return {6, BlockScales::kScale, 16};
-    case BlockKind::kQ51:
-      return {6, BlockScales::kScaleAndMin, 0};
-    case BlockKind::kQ80:
-      return {8, BlockScales::kScale, 128};
-    case BlockKind::kQ4K:
-      return {4, BlockScales::kTwoLevels, 0};
-    case BlockKind::kQ5K:
-      return {6, BlockScales::kTwoLevels, 0};
-    case BlockKind::kQ6K:
-      break;
-  }
-  return {6, BlockScales::kSixteens, 32};
+__host__ __device__ constexpr BlockLayout layout_of(QuantType type) {
+  const QuantFormat f = quant_format(type);
+  return {f.bits == 5 ? 6 : f.bits, f.scales, f.zero};
 }
 
-// How a step of a tile lies, in words of 16 bytes: codes, [code_words][kWarp]; scales, [8]; then
-// minimums, [8], or what is said for 256 inputs, [4] of two levels, [2] of sixteens.
+// Layout of a step (four groups of 32 inputs) of a tile (16 outs), in 16-byte words:
 //
-// A word of a lane 4 g + t has the codes that its registers of a product of tiles want: of 8 bits
-// those of a group; of 4 bits outs g and g + 8 of two groups, inputs 4 t .. 4 t + 3 low and 16 on
-// high. Of 6 bits the low four so, and a third word, of which 32 bits are a group's: two of each
-// byte for each of four registers. Word g of the scales has 32 bits for each group: fp16 scales of
-// outs g and g + 8; of two levels s and n of g, then of g + 8, a byte each; of sixteens the first
-// and second of g, then of g + 8. Minimums lie as fp16 scales. Then fp16 d and dmin of g, and of
-// g + 8; of sixteens d of both.
+//   | codes [code_words][32 lanes] | scales [8] | minimums [8]  |  kScaleAndMin
+//   |                              |            | levels [4]    |  kTwoLevels
+//   |                              |            | levels [2]    |  kSixteens
+//   |                              |            |               |  kScale
+//
+// Lane 4g + t holds the A fragment of mma.m16n8k32, one code per byte:
+//
+//   register  r0              r1              r2                    r3
+//   out       g               g + 8           g                     g + 8
+//   inputs    4t .. 4t + 3    4t .. 4t + 3    16 + 4t .. 19 + 4t    16 + 4t .. 19 + 4t
+//
+//   codes of 8 bits, word j: group j
+//             | r0 | r1 | r2 | r3 |
+//   codes of 4 bits, word 0: groups 0 and 1; word 1: groups 2 and 3; low nibble first
+//             | r0 r2 | r1 r3 | r0 r2 | r1 r3 |
+//   codes of 6 bits, words 0 and 1: the lower four bits as above; word 2: the upper two bits, where
+//   bits 2i, 2i + 1 of byte k belong to byte k of ri
+//             | group 0 | group 1 | group 2 | group 3 |
+//
+//   scales, word g (g = 0..7):
+//             | group 0 | group 1 | group 2 | group 3 |      32 bits each:
+//     kScale, kScaleAndMin   | fp16 scale of out g         | fp16 scale of out g + 8       |
+//     kTwoLevels             | s of out g | n of out g     | s of out g + 8 | n of g + 8   |
+//     kSixteens              | s of g, 0..15 | s, 16..31   | s of g + 8, 0..15 | s, 16..31 |
+//   minimums: like fp16 scales
+//   levels, for g = 0..7:
+//     kTwoLevels             | d of g | dmin of g | d of g + 8 | dmin of g + 8 |     fp16
+//     kSixteens              | d of g | d of g + 8 |                                fp16
 struct BlockShape {
   int64_t outs = 0;
-  int64_t in = 0;      // a multiple of 32; of two levels and sixteens of 256
-  bool pairs = false;  // as PackedShape
-  BlockKind kind = BlockKind::kQ40;
+  int64_t in = 0;      // a multiple of 32; kTwoLevels, kSixteens: of 256
+  bool pairs = false;  // as in PackedShape
+  QuantType type = QuantType::kQ40;
 
   __host__ __device__ int64_t width() const { return pairs ? outs / 2 : outs; }
   __host__ __device__ int groups() const { return static_cast<int>(in / kGroupInputs); }
   __host__ __device__ int steps() const { return (groups() + kStepGroups - 1) / kStepGroups; }
-  // An even number.
+  // Even.
   __host__ __device__ int64_t tiles() const {
     const int64_t outs_of_two = pairs ? kTileOuts : 2 * kTileOuts;
     return (width() + outs_of_two - 1) / outs_of_two * 2;
   }
   __host__ __device__ int64_t words() const {
-    return tiles() * steps() * layout_of(kind).step_words();
+    return tiles() * steps() * layout_of(type).step_words();
   }
 
-  // Row of the matrix in a tile's row r; outs and more: there is none.
+  // Matrix row of row r of a tile; >= outs: padding.
   __device__ int64_t out_of(int64_t tile, int r) const {
     const int64_t i = (pairs ? tile / 2 : tile) * kTileOuts + r;
     return i < width() ? i + (pairs ? tile % 2 * width() : 0) : outs;
@@ -112,10 +108,10 @@ struct BlockShape {
   }
 };
 
-// A row's numbers of one group: value = scale * code.
+// Quantization parameters of a row's group: value = scale * code.
 struct GroupScale {
   float scale;
-  uint32_t sums;  // of its first and its last 16 codes, 16 bits each
+  uint32_t sums;  // of the first and of the last 16 codes, 16 bits each
 
   __host__ __device__ static uint32_t of(int32_t first, int32_t last) {
     return (static_cast<uint32_t>(first) & 0xffff) | static_cast<uint32_t>(last) << 16;
@@ -126,10 +122,10 @@ __host__ __device__ inline int32_t last_sum(uint32_t sums) {
   return static_cast<int16_t>(sums >> 16);
 }
 
-// Rows as products of blocks read them.
+// Quantized rows, as the products read them.
 struct BlockRows {
-  // [rows][steps][4][kStepGroups][2] fours of bytes with sign, by lane t: inputs 4 t on and 16 + 4
-  // t on.
+  // [rows][steps][t = 0..3][kStepGroups][2] words of four int8: inputs 4t .. 4t + 3 and 16 + 4t ..
+  // 19 + 4t of a group.
   Ptr<uint8_t> codes = nullptr;
   Ptr<GroupScale> scales = nullptr;  // [steps * kStepGroups][kMostProductRows]
 
@@ -150,9 +146,9 @@ __device__ X warp_most(X x) {
   return x;
 }
 
-// A block to a row, a warp to a group, as cpu::quantize_groups() rounds; of the row's norm, if
-// there is one, in norm_kernel's order. Codes of groups behind a row's last are zeros, and so are
-// scales of rows behind `rows`.
+// One block per row, one warp per group. Rounds like cpu::quantize_groups(), after the norm, if
+// any, in norm_kernel's order of summation. Codes of groups past the end of a row are zero, and so
+// are the scales of rows past `rows`.
 template <class From>
 __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, int64_t in,
                                      NormArguments<float> norm) {
@@ -177,7 +173,7 @@ __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, 
       v = static_cast<float>(x[row * in + i]);
       if (normed) v = (mutated(Mutant::kBlocksUnweighted) ? 1.0f : norm.weight[i]) * (v * factor);
     }
-    // By bits, so that NaN is the largest of all.
+    // Compares bit patterns, so that NaN is the maximum.
     const uint32_t most = warp_most(__float_as_uint(v) & 0x7fffffffu);
     const bool finite = most < 0x7f800000u;
     const float top = __uint_as_float(most);
@@ -187,7 +183,7 @@ __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, 
     code =
         mutated(Mutant::kBlocksRounded) ? static_cast<float>(static_cast<int>(code)) : rint(code);
     const auto whole = static_cast<int32_t>(code);
-    int32_t sum = whole;  // of the lane's half
+    int32_t sum = whole;  // over the lane's half of the group
     for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     const int32_t other = __shfl_xor_sync(0xffffffffu, sum, 16);
     if (row < rows) {
@@ -206,7 +202,7 @@ __global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, 
   }
 }
 
-// x: [rows, in] of BFloat16, Half or float. norm: of it, root mean square; without a weight: none
+// x: [rows, in] of BFloat16, Half or float. norm: an RMS norm; null weight: none.
 template <class From>
 void quantize_rows(Stream stream, const BlockRows& to, Ptr<const From> x, int rows, int64_t in,
                    const NormArguments<float>& norm = {}) {
@@ -214,18 +210,18 @@ void quantize_rows(Stream stream, const BlockRows& to, Ptr<const From> x, int ro
          norm);
 }
 
-// A step of one tile, as a lane has it in registers.
-template <BlockKind kKind>
+// One lane's registers of a step of a tile.
+template <QuantType kType>
 struct BlockStep {
-  static constexpr int kBits = layout_of(kKind).bits;
-  static constexpr BlockScales kScales = layout_of(kKind).scales;
-  static constexpr int kZero = layout_of(kKind).zero;
-  static constexpr int kCodeWords = layout_of(kKind).code_words();
-  static constexpr int kStepWords = layout_of(kKind).step_words();
+  static constexpr int kBits = layout_of(kType).bits;
+  static constexpr QuantScales kScales = layout_of(kType).scales;
+  static constexpr int kZero = layout_of(kType).zero;
+  static constexpr int kCodeWords = layout_of(kType).code_words();
+  static constexpr int kStepWords = layout_of(kType).step_words();
   static constexpr bool kLess =
-      kScales == BlockScales::kScaleAndMin || kScales == BlockScales::kTwoLevels;
+      kScales == QuantScales::kScaleAndMin || kScales == QuantScales::kTwoLevels;
 
-  // Of an out: value = scale (q - zero) - less.
+  // Parameters of an out: value = scale (q - zero) - less.
   struct Line {
     float scale, less;
   };
@@ -233,24 +229,24 @@ struct BlockStep {
   uint4 packed[kCodeWords];
   uint4 scales;
   uint4 minimums;
-  uint32_t levels[2];  // fp16 d and dmin, of outs g and g + 8; of sixteens d of both in the first
+  uint32_t levels[2];  // fp16 d, dmin of out g; of out g + 8. kSixteens: [0] has d of both
 
   __device__ void load(Ptr<const uint4> from, int lane) {
 #pragma unroll
     for (int i = 0; i < kCodeWords; ++i) packed[i] = read_once(from, i * kWarp + lane);
     scales = read_once(from, kCodeWords * kWarp + lane / 4);
     const Ptr<const uint32_t> more = words_of<uint32_t>(from) + (kCodeWords * kWarp + 8) * 4;
-    if constexpr (kScales == BlockScales::kScaleAndMin) {
+    if constexpr (kScales == QuantScales::kScaleAndMin) {
       minimums = read_once(from, kCodeWords * kWarp + 8 + lane / 4);
-    } else if constexpr (kScales == BlockScales::kTwoLevels) {
+    } else if constexpr (kScales == QuantScales::kTwoLevels) {
       levels[0] = more[lane / 4 * 2];
       levels[1] = more[lane / 4 * 2 + 1];
-    } else if constexpr (kScales == BlockScales::kSixteens) {
+    } else if constexpr (kScales == QuantScales::kSixteens) {
       levels[0] = more[lane / 4];
     }
   }
 
-  // The lane's registers of a product of tiles, of the step's group j.
+  // A fragment of group j (registers r0 to r3).
   __device__ uint4 codes(int j) const {
     if constexpr (kBits == 8) {
       return packed[j];
@@ -274,21 +270,21 @@ struct BlockStep {
     }
   }
 
-  // Of out g (which: 0) or g + 8. Not of sixteens.
+  // Parameters of out g + 8 * which. Not for kSixteens.
   __device__ Line line(int j, int which) const {
     const uint32_t word = of_group(scales, j) >> (16 * which);
-    if constexpr (kScales == BlockScales::kTwoLevels) {
+    if constexpr (kScales == QuantScales::kTwoLevels) {
       const uint32_t both = levels[which];
       return {__fmul_rn(half(both), static_cast<float>(word & 255)),
               __fmul_rn(half(both >> 16), static_cast<float>(word >> 8 & 255))};
-    } else if constexpr (kScales == BlockScales::kScaleAndMin) {
+    } else if constexpr (kScales == QuantScales::kScaleAndMin) {
       return {half(word), -half(of_group(minimums, j) >> (16 * which))};
     } else {
       return {half(word), 0};
     }
   }
 
-  // Of sixteens: the scale of the group's first (last: 0) or last 16 inputs.
+  // kSixteens: scale of the first (last = 0) or last 16 inputs of group j.
   __device__ float scale(int j, int which, int last) const {
     if (mutated(Mutant::kBlocksSixteens)) last = 0;
     const uint32_t byte = of_group(scales, j) >> (16 * which + 8 * last) & 255;
@@ -302,7 +298,7 @@ struct BlockStep {
   }
   __device__ static uint32_t twos(uint32_t x) { return (x & 0x03030303) << 4; }
 
-  // Of the low 16 bits.
+  // fp16 in the low 16 bits.
   __device__ static float half(uint32_t bits) {
     Half h;
     h.bits = static_cast<uint16_t>(bits & 0xffff);
@@ -310,7 +306,7 @@ struct BlockStep {
   }
 };
 
-// For one launch. y = x W^T + bias; T: of biases and results
+// Arguments of a launch: y = x W^T + bias. T: type of bias and result.
 template <class T>
 struct BlockArguments {
   using Number = T;
@@ -318,27 +314,27 @@ struct BlockArguments {
   Ptr<const uint4> weights = nullptr;  // [shape.words()]
   BlockRows x;
   int rows = 0;
-  Ptr<const T> bias = nullptr;  // this and the rest as in ProductArguments
+  Ptr<const T> bias = nullptr;  // this and the following as in ProductArguments
   ProductThen then = ProductThen::kStore;
   Activation activation = Activation::kSilu;
   Ptr<T> out = nullptr;
   Ptr<float> sums = nullptr;
   int64_t end = 0;
-  int64_t stride = 0;  // from one row of the result to the next; 0: as wide as the matrix
+  int64_t stride = 0;  // between rows of the result; 0: shape.width()
 
   __host__ __device__ int64_t columns() const { return end > 0 ? end : shape.width(); }
   __host__ __device__ int64_t row_stride() const { return stride > 0 ? stride : shape.width(); }
 };
 
-// A block's task, as ProductBlock.
-template <class T, BlockKind kKind, int kTiles, int kRowTiles>
+// The work of one thread block, as ProductBlock.
+template <class T, QuantType kType, int kTiles, int kRowTiles>
 class BlockProduct {
  public:
-  using Step = BlockStep<kKind>;
+  using Step = BlockStep<kType>;
   static constexpr int kStepWords = Step::kStepWords;
   static constexpr int kDepth = 8 / Step::kCodeWords / kTiles / kRowTiles > 0
                                     ? 8 / Step::kCodeWords / kTiles / kRowTiles
-                                    : 1;  // steps whose weights are on their way together
+                                    : 1;  // steps whose weights are in flight together
 
   using End = ProductEnd<BlockArguments<T>, kTiles, kRowTiles>;
   using Shared = typename End::Sums;
@@ -346,7 +342,7 @@ class BlockProduct {
   __device__ BlockProduct(const BlockArguments<T>& a, Shared& shared)
       : a_(a), shared_(shared), warp_(threadIdx.x / kWarp), lane_(threadIdx.x % kWarp) {}
 
-  // groups: of tiles, of the whole launch
+  // groups of tiles in the whole launch
   __device__ void run(int64_t groups) {
     let_next_begin();
     prefetch_first();
@@ -360,7 +356,7 @@ class BlockProduct {
   }
 
  private:
-  // As ProductBlock's.
+  // As in ProductBlock.
   __device__ void prefetch_first() const {
     const int steps = a_.shape.steps();
     if (lane_ % kPrefetchLanes != 0) return;
@@ -412,7 +408,7 @@ class BlockProduct {
       for (int j = 0; j < kStepGroups; ++j) {
         const int group = step * kStepGroups + j;
         if (group >= groups && !mutated(Mutant::kBlocksTail)) break;
-        // The scales of rows 2 t and 2 t + 1.
+        // GroupScale of rows 2t and 2t + 1.
         const int scaled = mutated(Mutant::kBlocksRows) ? 0 : tile;
         const uint4 s = words_of<uint4>(
             a_.x.scales)[(int64_t{group} * kMostProductRows + scaled * kTileRows + lane_ % 4 * 2) /
@@ -427,10 +423,10 @@ class BlockProduct {
     }
   }
 
-  // rows: GroupScale of two rows
+  // rows: two GroupScale.
   __device__ static void add_group(float (&c)[4], const Step& w, int j, uint32_t x0, uint32_t x1,
                                    const uint4& rows) {
-    if constexpr (Step::kScales == BlockScales::kSixteens) {
+    if constexpr (Step::kScales == QuantScales::kSixteens) {
       add_sixteens(c, w, j, x0, x1, rows);
       return;
     }
@@ -450,7 +446,8 @@ class BlockProduct {
     }
   }
 
-  // Each 16 inputs have their scale: the product of tiles is made of them alone, twice.
+  // Each 16 inputs have their own scale, so the halves are multiplied by separate instructions with
+  // zeros in the other half.
   __device__ static void add_sixteens(float (&c)[4], const Step& w, int j, uint32_t x0, uint32_t x1,
                                       const uint4& rows) {
     const uint4 codes = w.codes(j);
@@ -474,68 +471,45 @@ class BlockProduct {
   const int warp_, lane_;
 };
 
-template <class T, BlockKind kKind, int kTiles, int kRowTiles>
+template <class T, QuantType kType, int kTiles, int kRowTiles>
 __global__ void block_product_kernel(const __grid_constant__ BlockArguments<T> a, int64_t groups) {
-  using Task = BlockProduct<T, kKind, kTiles, kRowTiles>;
+  using Task = BlockProduct<T, kType, kTiles, kRowTiles>;
   __shared__ typename Task::Shared shared;
   Task(a, shared).run(groups);
 }
 
-template <class T, BlockKind kKind, int kTiles, int kRowTiles>
+template <class T, QuantType kType, int kTiles, int kRowTiles>
 void launch_block_product(Stream stream, const BlockArguments<T>& a, int64_t most_blocks) {
   const int64_t outs = a.then == ProductThen::kGate ? kTileOuts : kTiles * kTileOuts;
   const int64_t groups = (a.columns() + outs - 1) / outs;
-  launch(stream, block_product_kernel<T, kKind, kTiles, kRowTiles>,
+  launch(stream, block_product_kernel<T, kType, kTiles, kRowTiles>,
          {kProductThreads, groups < most_blocks ? groups : most_blocks}, a, groups);
 }
 
-// Calls f.operator()<kind>().
-template <class F>
-void for_kind(BlockKind kind, const F& f) {
-  switch (kind) {
-    case BlockKind::kQ40:
-      return f.template operator()<BlockKind::kQ40>();
-    case BlockKind::kQ41:
-      return f.template operator()<BlockKind::kQ41>();
-    case BlockKind::kQ50:
-      return f.template operator()<BlockKind::kQ50>();
-    case BlockKind::kQ51:
-      return f.template operator()<BlockKind::kQ51>();
-    case BlockKind::kQ80:
-      return f.template operator()<BlockKind::kQ80>();
-    case BlockKind::kQ4K:
-      return f.template operator()<BlockKind::kQ4K>();
-    case BlockKind::kQ5K:
-      return f.template operator()<BlockKind::kQ5K>();
-    case BlockKind::kQ6K:
-      return f.template operator()<BlockKind::kQ6K>();
-  }
-}
-
-// a.x: of quantize_rows(). a.rows: 1 to kMostProductRows. most_blocks: as of product()
+// a.x: from quantize_rows(). a.rows: 1 to kMostProductRows. most_blocks: as for product().
 template <class T>
 void block_product(Stream stream, const BlockArguments<T>& a, int64_t most_blocks) {
   const bool gated = a.then == ProductThen::kGate;
   const bool many = a.rows > kTileRows;
-  const auto go = [&]<BlockKind kKind>() {
+  const auto go = [&]<QuantType kType>() {
     if (many) {
-      gated ? launch_block_product<T, kKind, 2, 2>(stream, a, most_blocks)
-            : launch_block_product<T, kKind, 1, 2>(stream, a, most_blocks);
+      gated ? launch_block_product<T, kType, 2, 2>(stream, a, most_blocks)
+            : launch_block_product<T, kType, 1, 2>(stream, a, most_blocks);
     } else {
-      gated ? launch_block_product<T, kKind, 2, 1>(stream, a, most_blocks)
-            : launch_block_product<T, kKind, 1, 1>(stream, a, most_blocks);
+      gated ? launch_block_product<T, kType, 2, 1>(stream, a, most_blocks)
+            : launch_block_product<T, kType, 1, 1>(stream, a, most_blocks);
     }
   };
-  for_kind(a.shape.kind, go);
+  for_quant_type(a.shape.type, go);
 }
 
-// A warp to a step of a tile; with `rows` to a step of one of these rows, and none where a row is
-// negative.
-template <class To, BlockKind kKind>
+// One warp per step of a tile, or, with `rows`, per step of one of these rows. Negative rows are
+// skipped.
+template <class To, QuantType kType>
 __global__ void unpack_blocks_kernel(Ptr<To> to, Ptr<const uint4> weights, BlockShape s,
                                      Ptr<const int32_t> rows, int64_t n) {
   begin_launch();
-  using Step = BlockStep<kKind>;
+  using Step = BlockStep<kType>;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int64_t task = blockIdx.x * int64_t{kProductWarps} + threadIdx.x / kWarp;
   const int step = static_cast<int>(task % s.steps());
@@ -557,7 +531,7 @@ __global__ void unpack_blocks_kernel(Ptr<To> to, Ptr<const uint4> weights, Block
       const int64_t out = s.out_of(tile, lane / 4 + i % 2 * 8);
       if (some ? out != row : out >= s.outs) continue;
       float scale = 0, less = 0;
-      if constexpr (Step::kScales == BlockScales::kSixteens) {
+      if constexpr (Step::kScales == QuantScales::kSixteens) {
         scale = w.scale(j, i % 2, i / 2);
       } else {
         const auto line = w.line(j, i % 2);
@@ -577,15 +551,15 @@ __global__ void unpack_blocks_kernel(Ptr<To> to, Ptr<const uint4> weights, Block
   }
 }
 
-// to[r] = row rows[r] of the matrix where that is not negative, [n, in]; rows null: all, [outs,
+// to[r] = row rows[r] of the matrix, for rows[r] >= 0. to: [n, in]. rows null: all rows, [outs,
 // in].
 template <class To>
 void unpack_blocks(Stream stream, Ptr<To> to, Ptr<const uint4> weights, const BlockShape& s,
                    Ptr<const int32_t> rows, int64_t n) {
   const int64_t all = rows == nullptr ? s.tiles() : n;
   const int64_t blocks = (all * s.steps() + kProductWarps - 1) / kProductWarps;
-  for_kind(s.kind, [&]<BlockKind kKind>() {
-    launch(stream, unpack_blocks_kernel<To, kKind>, {kProductThreads, blocks}, to, weights, s, rows,
+  for_quant_type(s.type, [&]<QuantType kType>() {
+    launch(stream, unpack_blocks_kernel<To, kType>, {kProductThreads, blocks}, to, weights, s, rows,
            all);
   });
 }

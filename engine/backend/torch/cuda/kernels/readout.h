@@ -1,6 +1,6 @@
-// Answers about rows of logits, a block to a row: the largest, sums of the softmax, the best few, a
-// draw. Bit for bit those of the CPU (engine/sampling/lanes.h, race.h): the same sums in the same
-// order, every operation rounded by itself or fused where the CPU's is.
+// Readout of rows of logits, one thread block per row: maximum, softmax sums, top tokens, sampling.
+// Bit-identical to the CPU (engine/sampling/lanes.h, race.h): the same order of summation, and each
+// operation rounded separately or fused as there.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ namespace tandem::cuda {
 
 inline constexpr int kReadThreads = 256;
 inline constexpr int kReadWarps = kReadThreads / kWarp;
-// sampling::kLanes and kBlock: how a row's sums are cut.
+// sampling::kLanes and kBlock: the partition of a row's sums.
 inline constexpr int kSumLanes = 16;
 inline constexpr int kSumBlock = 1024;
 inline constexpr int kSumGroups = kReadThreads / kSumLanes;
 inline constexpr int kMostReadVocab = 1 << 18;
 inline constexpr int kNoToken = 0x7fffffff;
 
-// sampling::exp_nonpositive, as compilers fuse it.
+// sampling::exp_nonpositive, with the fused operations of the CPU's compilers.
 inline __device__ float exp_nonpositive(float x) {
   constexpr float kRound = 12582912.0f;
   const float clamped = x < -87.0f ? -87.0f : x;
@@ -57,7 +57,7 @@ inline __device__ uint32_t race_word(uint32_t first, uint32_t second, uint32_t v
   return x;
 }
 
-// sampling::exponential, where nothing is fused.
+// sampling::exponential, without fused operations.
 inline __device__ float race_exponential(uint32_t word) {
   float f;
   float e = 0;
@@ -86,7 +86,7 @@ inline __device__ float race_exponential(uint32_t word) {
   return -__fadd_rn(__fadd_rn(f, y), __fmul_rn(e, 0.693359375f));
 }
 
-// A token with a number of its own, by which it is before others; the lowest id of a tie.
+// A token with its score. Higher scores rank first; ties go to the lowest id.
 struct Ranking {
   float number;
   int32_t token;
@@ -109,16 +109,16 @@ class RowBlock {
   __device__ RowBlock(Ptr<const float> logits, const RowQuestion& question, Shared& shared)
       : x_(logits), q_(question), s_(shared), thread_(static_cast<int>(threadIdx.x)) {}
 
-  // Thread 0's is the answer.
+  // The result is valid in thread 0.
   __device__ RowAnswer run() {
     RowAnswer a;
     const Ranking first = best({INFINITY, -1});
     a.max = first.number;
     a.argmax = first.token;
     a.valid = all_below_infinity() && first.number > -INFINITY ? 1 : 0;
-    if (a.valid == 0) return a;  // of all threads
+    if (a.valid == 0) return a;  // uniform over the thread block
     Ranking last = first;
-#pragma unroll  // an index that is not constant would put the answer into local memory
+#pragma unroll  // a variable index would place the answer in local memory
     for (int i = 0; i < kAnsweredTop; ++i) {
       if (i >= q_.top) continue;
       if (i > 0) last = best(last);
@@ -137,7 +137,7 @@ class RowBlock {
   }
 
  private:
-  // The first of all threads' in order; every thread gets it.
+  // First in rank over all threads; all threads get it.
   __device__ Ranking first_of(Ranking mine) {
     for (int step = kWarp / 2; step > 0; step /= 2) {
       const Ranking other = {__shfl_xor_sync(0xffffffffu, mine.number, step),
@@ -159,7 +159,7 @@ class RowBlock {
 
   __device__ int vocab() const { return q_.vocab + (mutated(Mutant::kReadVocab) ? 1 : 0); }
 
-  // The best token that comes behind `last`.
+  // The token ranked directly after `last`.
   __device__ Ranking best(const Ranking& last) {
     Ranking mine = {-INFINITY, kNoToken};
     for (int i = thread_; i < vocab(); i += kReadThreads) {
@@ -177,7 +177,7 @@ class RowBlock {
     return first_of({static_cast<float>(wrong), 0}).number == 0.0f;
   }
 
-  // Of exp((x - max) * scale): sixteen threads to a block of the row, lane by lane.
+  // Sum of exp((x - max) * scale), sixteen threads per block of the row, by lane.
   __device__ double sum(float max, float scale) {
     const int blocks = (q_.vocab + kSumBlock - 1) / kSumBlock;
     const int lane = thread_ % kSumLanes;
@@ -199,7 +199,7 @@ class RowBlock {
     return total;
   }
 
-  // Sixteen lanes in order.
+  // Adds sixteen lanes in order.
   __device__ double join(int first) {
     double sum = 0;
     for (int lane = 0; lane < kSumLanes; ++lane) {
@@ -221,7 +221,7 @@ class RowBlock {
       const float scaled =
           __fmul_rn(weight(i, max, q_.inverse_temperature), 18446744073709551616.0f);  // 2^64
       const float score = __fdiv_rn(scaled, race_exponential(word));
-      if (score > mine.number) mine = {score, i};  // ids ascend: the lowest of a tie stays
+      if (score > mine.number) mine = {score, i};  // ids ascend, so the lowest id of a tie stays
     }
     return first_of(mine);
   }
@@ -232,7 +232,7 @@ class RowBlock {
   const int thread_;
 };
 
-// logits: [n, stride], questions and answers: [n]. A template, for headers may define these.
+// logits: [n, stride]; questions and answers: [n]. A template, so that headers may define it.
 template <class Answer>
 __global__ void answer_rows_kernel(Ptr<const float> logits, int64_t stride,
                                    Ptr<const RowQuestion> questions, Ptr<Answer> answers) {
@@ -245,7 +245,7 @@ __global__ void answer_rows_kernel(Ptr<const float> logits, int64_t stride,
   if (threadIdx.x == 0) answers[row] = answer;
 }
 
-// A thread to a row.
+// One thread per row.
 template <class Answer>
 __global__ void choose_kernel(Ptr<int32_t> to, Ptr<const int32_t> token,
                               Ptr<const ChosenToken> chosen, int64_t rows, Ptr<const Answer> kept) {
@@ -255,7 +255,7 @@ __global__ void choose_kernel(Ptr<int32_t> to, Ptr<const int32_t> token,
   const ChosenToken c = chosen[r];
   int32_t t = token[r];
   if (c.answer >= 0 || mutated(Mutant::kChooseAlways)) {
-    // By words: an index into an answer in registers would put it into local memory.
+    // Accessed as words: a variable index into registers would place the answer in local memory.
     const Ptr<const int32_t> words =
         words_of<int32_t>(kept) + c.answer * static_cast<int64_t>(sizeof(Answer) / 4);
     const int which = mutated(Mutant::kChooseBest) ? ChosenToken::kArgmax : c.which;
@@ -269,14 +269,14 @@ __global__ void choose_kernel(Ptr<int32_t> to, Ptr<const int32_t> token,
   to[r] = t;
 }
 
-// to[r] = the token that chosen[r] names, or token[r]: see Ops::choose().
+// to[r] = the token selected by chosen[r], or token[r]: see Ops::choose().
 inline void choose(Stream stream, Ptr<int32_t> to, Ptr<const int32_t> token,
                    Ptr<const ChosenToken> chosen, int64_t rows, Ptr<const RowAnswer> kept) {
   launch(stream, choose_kernel<RowAnswer>, {kReadThreads, (rows + kReadThreads - 1) / kReadThreads},
          to, token, chosen, rows, kept);
 }
 
-// vocab of the questions: 1 to kMostReadVocab.
+// REQUIRES: 1 <= vocab <= kMostReadVocab for all questions.
 inline void answer_rows(Stream stream, Ptr<const float> logits, int64_t stride,
                         Ptr<const RowQuestion> questions, Ptr<RowAnswer> answers, int64_t n) {
   launch(stream, answer_rows_kernel<RowAnswer>, {kReadThreads, n}, logits, stride, questions,

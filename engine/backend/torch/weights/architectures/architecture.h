@@ -1,5 +1,4 @@
-// The architectures that can be loaded: a file for each in this folder, and a line in
-// architectures.cpp.
+// The supported architectures: one file each in this folder, and a line in architectures.cpp.
 #pragma once
 
 #include <span>
@@ -15,14 +14,14 @@ namespace tandem {
 struct HfFile {
   JsonFields& fields;
   std::string name;        // for messages
-  std::string model_type;  // as the file says
+  std::string model_type;  // as in the file
 };
 
 struct Architecture {
-  const char* model_type;  // of config.json
-  const char* name;        // Transformers' class, the only entry of `architectures`
-  // Fills what differs from a DecoderConfig's defaults, all but the fields that every file has
-  // (dtype, token ids). Errors name the field, its value and what is allowed; they may also be left
+  const char* model_type;  // in config.json
+  const char* name;        // Transformers' class name, the only entry of `architectures`
+  // Sets what differs from DecoderConfig's defaults, except the fields common to all files (dtype,
+  // token ids). Errors name the field, its value and the allowed range. They are returned or left
   // in file.fields.
   absl::Status (*read)(const HfFile& file, DecoderConfig& config);
   bool encoder_decoder = false;

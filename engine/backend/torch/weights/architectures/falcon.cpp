@@ -1,12 +1,12 @@
-// Falcon: attention and a plain MLP side by side, layer norms, and queries, keys and values in one
-// matrix. The first models have one key for all heads (7B) or one for each (RW); those of the new
-// decoder architecture have groups, and a norm for both branches (11B) or one each (40B, 180B).
-// Transformers: modeling_falcon.py
+// Falcon: parallel attention and plain MLP, layer norms, and one fused matrix for queries, keys and
+// values. Earlier models have one key head (7B) or one per query head (RW). Models with
+// new_decoder_architecture have grouped heads, and one norm for both branches (11B) or one each
+// (40B, 180B). Transformers: modeling_falcon.py
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -29,7 +29,7 @@ absl::Status read_sizes(const HfFile& file, DecoderConfig& c) {
   return absl::OkStatus();
 }
 
-// Heads of keys, and how the one matrix has them.
+// Number of key heads and their order in the fused matrix.
 absl::Status read_heads(const HfFile& file, bool new_decoder, DecoderConfig& c) {
   const bool one_key = file.fields.boolean("multi_query", true) && !new_decoder;
   const int kv_heads = read_size(file, "num_kv_heads", c.heads, kMaxHeads);
@@ -56,7 +56,7 @@ absl::Status read_falcon(const HfFile& file, DecoderConfig& c) {
   const bool new_decoder = fields.boolean("new_decoder_architecture", false);
   c.parallel = fields.boolean("parallel_attn", true);
   if (new_decoder && !c.parallel) fields.refuse("parallel_attn", "true in the new decoder");
-  // As many as Transformers takes: two only in the new decoder.
+  // As in Transformers: two only with new_decoder_architecture.
   const int64_t norms =
       fields.integer("num_ln_in_parallel_attn", new_decoder ? 2 : 1, 1, new_decoder ? 2 : 1);
   c.names = {.embedding = "word_embeddings",
@@ -77,7 +77,7 @@ absl::Status read_falcon(const HfFile& file, DecoderConfig& c) {
   c.activation = read_activation(file, "activation", Activation::kGelu);
   c.gated = false;
   c.qkv_bias = c.o_bias = c.mlp_bias = fields.boolean("bias", false);
-  c.tie_word_embeddings = true;  // unless the file says otherwise
+  c.tie_word_embeddings = true;  // default
   return absl::OkStatus();
 }
 

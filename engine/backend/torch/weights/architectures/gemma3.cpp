@@ -1,12 +1,12 @@
 // Gemma 3, text only. Transformers: modeling_gemma3.py
 //
-// Embeddings times sqrt(hidden size); norms with 1 + weight before and after attention and MLP, and
-// of each query's and key's head; GELU by tanh in a gated MLP; five layers with a sliding window
-// and their own rotary base for each that sees everything.
+// Embeddings are scaled by sqrt(hidden size). Norms multiply with 1 + weight, are applied before
+// and after attention and MLP, and to each query and key head. The MLP is gated with tanh GELU. For
+// each layer with global attention there are five with a sliding window and their own rotary base.
 #include <cmath>
 
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -25,11 +25,11 @@ absl::Status read_gemma3(const HfFile& file, DecoderConfig& c) {
   const int64_t pattern = fields.integer("sliding_window_pattern", 6, 1, 1000);
   read_windows(file, {.window = 4096, .full_every = static_cast<int>(pattern)}, c);
   c.one_plus_weight = true;
-  // Rounded to fp32, where Transformers' buffer has it.
+  // Rounded to fp32, as Transformers' buffer is.
   c.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(c.hidden_size)));
   c.attention_scale = 1 / std::sqrt(fields.number("query_pre_attn_scalar", 256, 1e-6, 1e6));
   c.qkv_bias = c.o_bias = fields.boolean("attention_bias", false);
-  c.tie_word_embeddings = true;  // unless the file says otherwise
+  c.tie_word_embeddings = true;  // default
   c.names.q_norm = "self_attn.q_norm";
   c.names.k_norm = "self_attn.k_norm";
   c.names.attention_output_norm = "post_attention_layernorm";

@@ -1,16 +1,16 @@
-// GPT-2: learned positions, layer norms and biases everywhere, a plain GELU, and matrices that lie
-// as [in, out] (Conv1D). Transformers: modeling_gpt2.py
+// GPT-2: learned positions, layer norms, biases, a plain GELU MLP, and matrices stored as [in, out]
+// (Conv1D). Transformers: modeling_gpt2.py
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {
 namespace {
 
-// Only where it is what everybody has: these change what attention computes.
+// Only default values are supported: others change what attention computes.
 void refuse_variants(JsonFields& fields) {
   if (!fields.boolean("scale_attn_weights", true)) fields.refuse("scale_attn_weights", "true");
   if (fields.boolean("scale_attn_by_inverse_layer_idx", false)) {
@@ -40,7 +40,7 @@ absl::Status read_gpt2(const HfFile& file, DecoderConfig& c) {
   c.gated = false;
   c.rotary = false;
   c.qkv_bias = c.o_bias = c.mlp_bias = true;
-  c.tie_word_embeddings = true;  // unless the file says otherwise
+  c.tie_word_embeddings = true;  // default
   c.names = {.embedding = "wte",
              .positions = "wpe",
              .layer = "h.",
@@ -52,7 +52,7 @@ absl::Status read_gpt2(const HfFile& file, DecoderConfig& c) {
              .down = "mlp.c_proj",
              .final_norm = "ln_f",
              .transposed = true,
-             .ignored = {".attn.bias", ".attn.masked_bias"},  // the causal mask, in old files
+             .ignored = {".attn.bias", ".attn.masked_bias"},  // causal mask buffers of old files
              .prefix = "transformer."};
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
-// Llama 2 and 3, and what is built like them: the plain case of DecoderConfig.
-// Transformers: modeling_llama.py
+// Llama 2 and 3 and compatible models: the defaults of DecoderConfig. Transformers:
+// modeling_llama.py
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {

@@ -1,6 +1,6 @@
-// Mistral: Llama with a sliding window, and never a bias. Transformers: modeling_mistral.py
+// Mistral: Llama with a sliding window and without biases. Transformers: modeling_mistral.py
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {

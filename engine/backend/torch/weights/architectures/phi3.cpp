@@ -1,7 +1,7 @@
-// Phi-3 and Phi-4-mini's like: Llama with queries, keys and values in one matrix, and gate and up
-// in another. Transformers: modeling_phi3.py
+// Phi-3 and Phi-4-mini: Llama with fused matrices for queries, keys and values, and for gate and
+// up. Transformers: modeling_phi3.py
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {

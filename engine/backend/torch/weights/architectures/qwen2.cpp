@@ -1,7 +1,7 @@
-// Qwen 2 and 2.5: Llama with biases of queries, keys and values, and a window that is asked for by
-// layers. Transformers: modeling_qwen2.py
+// Qwen 2 and 2.5: Llama with biases for queries, keys and values, and an optional sliding window
+// for the upper layers. Transformers: modeling_qwen2.py
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {

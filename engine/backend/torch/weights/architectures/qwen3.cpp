@@ -1,7 +1,7 @@
-// Qwen 3: Llama with an RMS norm of each query's and key's head before its rotation.
+// Qwen 3: Llama with an RMS norm of each query and key head before the rotary embedding.
 // Transformers: modeling_qwen3.py
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {

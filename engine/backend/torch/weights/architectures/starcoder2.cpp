@@ -1,6 +1,6 @@
 // StarCoder 2: Llama with layer norms, biases and a plain MLP. Transformers: modeling_starcoder2.py
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -15,7 +15,7 @@ absl::Status read(const HfFile& file, DecoderConfig& c) {
   c.norm_eps = file.fields.number("norm_epsilon", 1e-5, 0, 1);
   c.gated = false;
   c.qkv_bias = c.o_bias = c.mlp_bias = file.fields.boolean("use_bias", true);
-  c.tie_word_embeddings = true;  // unless the file says otherwise
+  c.tie_word_embeddings = true;  // default
   c.names.up = {"mlp.c_fc"};
   c.names.down = "mlp.c_proj";
   return absl::OkStatus();

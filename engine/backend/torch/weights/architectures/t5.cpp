@@ -1,7 +1,6 @@
-// T5, its later checkpoints (v1.1, Flan-T5) and mT5: encoder and decoder with RMS norms, no
-// positions but a bias of scores by distance, scores that are not scaled, and a plain or a gated
-// MLP. The first T5 scales what goes into its head, which is the embedding.
-// Transformers: modeling_t5.py, modeling_mt5.py
+// T5, v1.1, Flan-T5 and mT5: encoder and decoder with RMS norms, a distance bias instead of
+// positions, unscaled scores, and a plain or gated MLP. The original T5 ties the head to the
+// embedding and scales its input. Transformers: modeling_t5.py, modeling_mt5.py
 #include <array>
 #include <cmath>
 #include <memory>
@@ -9,16 +8,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/weights/architectures/architecture.h"
-#include "engine/backend/torch/weights/hf_fields.h"
+#include "engine/backend/torch/weights/hf/fields.h"
 #include "engine/base/status.h"
 
 namespace tandem {
 namespace {
 
-// Distances have no end; memory and patience have.
-constexpr int kMostRows = 4096;
+// T5 has no maximum length. This limit bounds memory.
+constexpr int kMaxRows = 4096;
 
-// As the files name the two halves.
+// Tensor names of the encoder or decoder.
 DecoderNames names_of(const std::string& half, bool gated) {
   const bool decoder = half == "decoder";
   const std::string mlp = decoder ? "layer.2." : "layer.1.";
@@ -41,7 +40,7 @@ DecoderNames names_of(const std::string& half, bool gated) {
   names.final_norm = half + ".final_layer_norm";
   names.distance_bias = half + ".block.0.layer.0.SelfAttention.relative_attention_bias";
   names.copies = {"encoder.embed_tokens", "decoder.embed_tokens"};
-  // In old files, and never read.
+  // Present in old files and unused.
   names.ignored = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"};
   return names;
 }
@@ -66,7 +65,7 @@ void read_mlp(const HfFile& file, const char* fallback, DecoderConfig& c) {
     if (name != kind.projection) continue;
     c.activation = kind.activation;
     c.gated = kind.gated;
-    // What follows from the field, in files that say it again.
+    // Fields that repeat information from feed_forward_proj, in some files.
     if (fields.text("dense_act_fn", kind.act_fn) != kind.act_fn) {
       fields.refuse("dense_act_fn", absl::StrCat(kind.act_fn, " with feed_forward_proj ", name));
     }
@@ -85,7 +84,7 @@ void read_distances(const HfFile& file, DecoderConfig& c) {
   if (c.distance_buckets % 4 != 0) fields.refuse(field, "multiples of 4");
   c.max_distance = static_cast<int>(
       fields.integer("relative_attention_max_distance", 128, c.distance_buckets / 2 + 1, 65536));
-  if (c.max_distance <= c.distance_buckets / 2) {  // the default may be
+  if (c.max_distance <= c.distance_buckets / 2) {  // the default may be too small
     fields.refuse("relative_attention_max_distance",
                   absl::StrCat("more than ", c.distance_buckets / 2));
   }
@@ -100,7 +99,7 @@ absl::Status read(const HfFile& file, const char* mlp, bool scales, DecoderConfi
   c.head_dim = read_size(file, "d_kv", std::nullopt, 1024);
   const int layers = read_size(file, "num_layers", std::nullopt, kMaxLayers);
   c.layers = read_size(file, "num_decoder_layers", layers, kMaxLayers);
-  c.max_positions = kMostRows;
+  c.max_positions = kMaxRows;
   c.norm_eps = fields.number("layer_norm_epsilon", 1e-6, 0, 1);
   c.attention_scale = 1;
   c.rotary = false;
@@ -114,13 +113,13 @@ absl::Status read(const HfFile& file, const char* mlp, bool scales, DecoderConfi
   c.names = names_of("decoder", c.gated);
   c.start_token =
       static_cast<Token>(fields.integer("decoder_start_token_id", 0, 0, c.vocab_size - 1));
-  // Whether the head's inputs are scaled is said by tie_word_embeddings in the files of
-  // Transformers 4, where v1.1 has `false`.
+  // In files of Transformers 4, tie_word_embeddings decides whether the head's input is scaled;
+  // v1.1 has `false`.
   const bool tied = fields.boolean("tie_word_embeddings", true);
   if (scales && fields.boolean("scale_decoder_outputs", tied)) {
     c.output_scale = 1 / std::sqrt(static_cast<double>(c.hidden_size));
   }
-  c.tie_word_embeddings = true;  // unless the file says otherwise
+  c.tie_word_embeddings = true;  // default
   return absl::OkStatus();
 }
 

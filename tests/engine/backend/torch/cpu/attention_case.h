@@ -1,4 +1,4 @@
-// Random attention: sequences with a past and new rows (chains, trees), over shuffled pages.
+// Random attention inputs: sequences with past and new rows (chains, trees), in shuffled pages.
 #pragma once
 
 #include <algorithm>
@@ -21,19 +21,19 @@ struct AttentionShape {
   int window = 0;  // 0: none
   bool tree = true;
   bool bias = false;
-  bool cross = false;  // rows see all of a memory instead of their own past
+  bool cross = false;  // cross-attention: rows see all of another cache
 };
 
 struct AttentionCase {
   AttentionShape shape;
   std::vector<int> sequence;              // [rows]
-  std::vector<std::vector<int>> context;  // [rows] cache rows that the row sees, in their order
-  std::vector<int> first_number;          // [rows] number of the first of them in the context
+  std::vector<std::vector<int>> context;  // [rows] visible cache rows, in order
+  std::vector<int> first_number;          // [rows] number of the first visible key
   std::vector<int> cache_rows;            // [sequences]
   std::vector<std::vector<double>> k, v;  // [sequences][cache_rows, kv_heads, head_dim]
   std::vector<double> q;                  // [rows, heads * head_dim]
   std::vector<double> bias;               // [heads, kBefore + 1 + kAfter]
-  std::vector<std::vector<int>> page_of;  // [sequences][page number]
+  std::vector<std::vector<int>> page_of;  // [sequences][page index]
   int page_count = 0;
   RowColumns columns;
   std::vector<int32_t> extra, pages;
@@ -42,7 +42,7 @@ struct AttentionCase {
 
   int rows() const { return columns.rows(); }
 
-  // Sequences with `past` rows behind them and `added` new ones.
+  // Sequences with `past` old rows and `added` new ones each.
   AttentionCase(const AttentionShape& s, const std::vector<std::pair<int, int>>& past_added,
                 uint64_t seed)
       : shape(s) {
@@ -61,7 +61,7 @@ struct AttentionCase {
     if (s.bias) fill(bias, int64_t{s.heads} * (kBefore + 1 + kAfter));
   }
 
-  // The same with other pages.
+  // Assigns new pages.
   void lay_out(std::mt19937_64& random) {
     pages.clear();
     page_of.clear();
@@ -103,7 +103,7 @@ struct AttentionCase {
     return v;
   }
 
-  // Keys and values in pages; NaN where nothing was written.
+  // Keys and values in pages; unused slots are NaN.
   template <class K>
   struct Pages {
     std::vector<K> keys, values;
@@ -135,7 +135,7 @@ struct AttentionCase {
 
   double scale() const { return 1 / std::sqrt(static_cast<double>(shape.head_dim)); }
 
-  // Results of the rows in `c`, whose queries are rows `which` of q.
+  // Attention for the rows of `c`, whose queries are rows `which` of q.
   template <class X, class K>
   std::vector<X> run(const RowColumns& c, const std::vector<int>& which) const {
     using A = cpu::Accumulated<X>;
@@ -146,7 +146,7 @@ struct AttentionCase {
       for (int i = 0; i < width; ++i) {
         queries.push_back(static_cast<X>(q[static_cast<size_t>(r * width + i)]));
       }
-      for (int i = 0; i < 5; ++i) queries.push_back(static_cast<X>(NAN));  // rows lie apart
+      for (int i = 0; i < 5; ++i) queries.push_back(static_cast<X>(NAN));  // gaps between rows
     }
     const std::vector<A> table(bias.begin(), bias.end());
     cpu::DistanceBias<A> by_distance;
@@ -163,7 +163,7 @@ struct AttentionCase {
     return run<X, K>(columns, all);
   }
 
-  // Score of head h of row r with the i-th key that it sees, but for q . k.
+  // Everything except q . k in the score of head h of row r with its i-th visible key.
   double bias_of(int h, int r, int i) const {
     if (!shape.bias) return 0;
     const auto row = static_cast<size_t>(r);
@@ -175,7 +175,7 @@ struct AttentionCase {
  private:
   void add_sequence(int past, int added, std::mt19937_64& random) {
     const int id = static_cast<int>(cache_rows.size());
-    std::vector<std::vector<int>> paths;  // by new row: cache rows that it sees among the new ones
+    std::vector<std::vector<int>> paths;  // per new row: visible new rows
     for (int i = 0; i < added; ++i) {
       int parent = i - 1;
       if (shape.tree && random() % 3 == 0) {

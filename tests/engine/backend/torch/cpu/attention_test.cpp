@@ -1,4 +1,4 @@
-// The CPU kernel against the definition, and its promise about bits.
+// The CPU attention kernel against the definition, and its bit-invariance.
 #include "engine/backend/torch/cpu/attention.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using cpu::BFloat16;
 
-// softmax(scale q k + bias) v over the visible keys, in double, of numbers that were rounded to K.
+// softmax(scale q k + bias) v over the visible keys, in double, of inputs rounded to K.
 template <class X, class K>
 std::vector<double> definition(const AttentionCase& c) {
   const AttentionShape& s = c.shape;
@@ -70,7 +70,7 @@ std::string name(const AttentionShape& s) {
          std::to_string(s.window);
 }
 
-// Every kind of group, width of head and page that takes a way of its own through the kernel.
+// Group sizes, head sizes and page sizes that exercise every code path of the kernel.
 std::vector<AttentionShape> shapes() {
   std::vector<AttentionShape> all;
   for (const auto& [heads, kv_heads] :
@@ -85,7 +85,7 @@ std::vector<AttentionShape> shapes() {
   return all;
 }
 
-TEST(CpuAttention, IsTheDefinition) {
+TEST(CpuAttention, MatchesTheDefinition) {
   for (const std::string& target : cpu::targets()) {
     ASSERT_TRUE(cpu::force_target(target).ok());
     uint64_t seed = 0;
@@ -97,18 +97,18 @@ TEST(CpuAttention, IsTheDefinition) {
   ASSERT_TRUE(cpu::force_target("").ok());
 }
 
-TEST(CpuAttention, IsTheDefinitionOverSeveralSplits) {
+TEST(CpuAttention, MatchesTheDefinitionOverSeveralSplits) {
   uint64_t seed = 100;
   for (const AttentionShape& s : {AttentionShape{4, 2, 16, 16}, AttentionShape{5, 1, 32, 4}}) {
     SCOPED_TRACE(name(s));
     for (const int team : {1, 3}) {
       cpu::set_team_size(team);
-      // Trees that begin before, at and behind the ends of splits, and a long chunk of a prefill.
+      // Trees before, across and after split boundaries, and a long prefill chunk.
       const int split = cpu::kSplitKeys;
       expect_definition(
           AttentionCase(s, {{split - 3, 9}, {split, 4}, {2 * split + 1, 12}}, ++seed));
       expect_definition(AttentionCase(s, {{3 * split - 1, 1}}, ++seed));
-      // A tree whose rows lie further apart than a split is long.
+      // A tree whose rows are further apart than a split is long.
       expect_definition(AttentionCase(s, {{10, split + 70}}, ++seed));
       AttentionShape chain = s;
       chain.tree = false;
@@ -135,7 +135,7 @@ TEST(CpuAttention, BiasByDistance) {
   expect_definition(AttentionCase(s, {{0, 12}, {30, 20}, {300, 7}}, 302));
 }
 
-TEST(CpuAttention, MemoryOfAnEncoder) {
+TEST(CpuAttention, CrossAttention) {
   const AttentionShape s{.heads = 6, .kv_heads = 2, .head_dim = 16, .cross = true};
   expect_definition(AttentionCase(s, {{1, 3}, {40, 7}, {513, 1}}, 401));
 }
@@ -162,7 +162,7 @@ template <class X, class K>
 void expect_same_bits() {
   for (AttentionCase c : bit_cases()) {
     const std::vector<X> want = c.run<X, K>();
-    // Each row alone.
+    // Each row in a batch of its own.
     const auto width = static_cast<size_t>(c.shape.heads * c.shape.head_dim);
     for (int r = 0; r < c.rows(); ++r) {
       RowColumns one;
@@ -172,7 +172,7 @@ void expect_same_bits() {
         ASSERT_EQ(got[i], want[static_cast<size_t>(r) * width + i]) << "row " << r;
       }
     }
-    // Teams: splits are tasks of their own where there is little else to share out.
+    // Thread counts: splits become tasks if there is little other parallelism.
     for (const int team : {2, 5, 16}) {
       cpu::set_team_size(team);
       expect_bits<X, K>(c, want, "threads");
@@ -187,19 +187,19 @@ void expect_same_bits() {
   }
 }
 
-TEST(CpuAttention, BitsDoNotDependOnNeighboursThreadsOrPages) {
+TEST(CpuAttention, BitsDoNotDependOnBatchThreadsOrPages) {
   expect_same_bits<float, float>();
   expect_same_bits<float, BFloat16>();
   expect_same_bits<double, double>();
 }
 
-// Those with fused multiply-add, that is all but EMU128, which only tests use.
+// All targets with fused multiply-add, which excludes only EMU128.
 TEST(CpuAttention, BitsDoNotDependOnTheProcessor) {
   for (const AttentionCase& c : bit_cases()) {
     const auto single = c.run<float, float>();
     const auto half = c.run<float, BFloat16>();
     for (const std::string& target : cpu::targets()) {
-      if (target == "EMU128") continue;  // multiplies and adds in two steps
+      if (target == "EMU128") continue;  // no fused multiply-add
       ASSERT_TRUE(cpu::force_target(target).ok());
       expect_bits<float, float>(c, single, target);
       expect_bits<float, BFloat16>(c, half, target);
@@ -208,8 +208,8 @@ TEST(CpuAttention, BitsDoNotDependOnTheProcessor) {
   }
 }
 
-// A path of a tree gets what the same tokens get as a chain, before and after they are moved
-// together.
+// A path of a tree gets the same bits as a chain of the same tokens, before and after the rows are
+// compacted.
 TEST(CpuAttention, BranchesHaveTheBitsOfChains) {
   for (const int window : {0, 6}) {
     const AttentionShape s{.heads = 5, .kv_heads = 1, .head_dim = 64, .window = window};
@@ -241,7 +241,7 @@ TEST(CpuAttention, BranchesHaveTheBitsOfChains) {
   }
 }
 
-// A fault in one request stays there, though its pages have been another's.
+// NaN in one sequence does not spread, even through reused pages.
 TEST(CpuAttention, NaNStaysInItsSequence) {
   const AttentionShape s{.heads = 4, .kv_heads = 2, .head_dim = 16};
   const std::vector<std::pair<int, int>> sizes{{9, 2}, {20, 3}, {300, 2}};
@@ -275,8 +275,8 @@ TEST(CpuMath, ExpIsWithinTwoUlps) {
 
 TEST(CpuMath, BFloat16RoundsToTheNearest) {
   EXPECT_EQ(static_cast<float>(BFloat16(1.f)), 1.f);
-  EXPECT_EQ(static_cast<float>(BFloat16(1.00390625f)), 1.f);        // half way: to even
-  EXPECT_EQ(static_cast<float>(BFloat16(1.01171875f)), 1.015625f);  // half way: to even
+  EXPECT_EQ(static_cast<float>(BFloat16(1.00390625f)), 1.f);        // a tie: to even
+  EXPECT_EQ(static_cast<float>(BFloat16(1.01171875f)), 1.015625f);  // a tie: to even
   EXPECT_EQ(static_cast<float>(BFloat16(1.0040f)), 1.0078125f);
   EXPECT_EQ(static_cast<float>(BFloat16(-3.4e38f)), -INFINITY);
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(NAN))));

@@ -1,4 +1,4 @@
-// Rows of activations in narrow types, on every processor they were compiled for.
+// Conversion of rows to narrow types, on every target.
 #include "engine/backend/torch/cpu/narrow_row.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class NarrowRowOn : public testing::TestWithParam<std::string> {
   void TearDown() override { ASSERT_TRUE(cpu::force_target("").ok()); }
 };
 
-// What a row of kInt8 holds.
+// Contents of a kInt8 row.
 struct Blocks {
   std::vector<int8_t> numbers;
   std::vector<float> scales;
@@ -31,7 +31,7 @@ struct Blocks {
 
   explicit Blocks(const std::vector<float>& from) {
     const auto n = static_cast<int64_t>(from.size());
-    // (A mark behind it, that must stay.)
+    // One extra word as a guard.
     std::vector<int32_t> row(static_cast<size_t>(cpu::quantized_row_size(n)) + 1, 77);
     cpu::quantize_row(row.data(), from.data(), n);
     const int32_t* at = row.data();
@@ -50,7 +50,7 @@ struct Blocks {
   }
 };
 
-TEST_P(NarrowRowOn, Int8IsTheNearestStepOfItsBlock) {
+TEST_P(NarrowRowOn, Int8RoundsToNearestPerBlock) {
   for (const int64_t n : {1, 3, 16, 127, 128, 129, 513, 1030}) {
     const auto from = as<float>(random_numbers(n, static_cast<uint64_t>(n)));
     const Blocks got(from);
@@ -74,7 +74,7 @@ TEST_P(NarrowRowOn, Int8IsTheNearestStepOfItsBlock) {
   }
 }
 
-TEST_P(NarrowRowOn, Int8OfABlockDependsOnThatBlockAlone) {
+TEST_P(NarrowRowOn, Int8BlocksAreIndependent) {
   auto from = as<float>(random_numbers(3 * cpu::kRowBlock, 1));
   const Blocks before(from);
   std::fill_n(from.begin() + cpu::kRowBlock, cpu::kRowBlock, 1e6f);
@@ -85,7 +85,7 @@ TEST_P(NarrowRowOn, Int8OfABlockDependsOnThatBlockAlone) {
   }
 }
 
-TEST_P(NarrowRowOn, WhatIsNotFiniteMakesItsScaleNaN) {
+TEST_P(NarrowRowOn, NonFiniteValuesGiveANaNScale) {
   for (const float bad : {kNan, -kNan, kInfinity, -kInfinity}) {
     for (const size_t at : {size_t{0}, size_t{200}, size_t{298}}) {
       auto from = as<float>(random_numbers(299, 2));
@@ -100,7 +100,7 @@ TEST_P(NarrowRowOn, WhatIsNotFiniteMakesItsScaleNaN) {
   }
 }
 
-TEST_P(NarrowRowOn, Int16IsTheNearestStepOfTheRow) {
+TEST_P(NarrowRowOn, Int16RoundsToNearestPerRow) {
   for (const int64_t n : {1, 7, 64, 301}) {
     const auto from = as<float>(random_numbers(n, 3));
     std::vector<int16_t> got(from.size() + 2, 77);
@@ -115,8 +115,8 @@ TEST_P(NarrowRowOn, Int16IsTheNearestStepOfTheRow) {
   }
 }
 
-// Zeros, and what is too small to have an inverse.
-TEST_P(NarrowRowOn, NothingIsZeros) {
+// Zeros, and magnitudes too small to have an inverse.
+TEST_P(NarrowRowOn, ZerosAndTinyValuesBecomeZeros) {
   for (const float little : {0.f, -0.f, 1e-31f, std::numeric_limits<float>::denorm_min()}) {
     const std::vector<float> from(70, little);
     const Blocks got(from);
@@ -128,10 +128,10 @@ TEST_P(NarrowRowOn, NothingIsZeros) {
   }
 }
 
-TEST_P(NarrowRowOn, BFloat16IsTheNearest) {
+TEST_P(NarrowRowOn, BFloat16RoundsToNearest) {
   auto from = as<float>(random_numbers(65, 4));
   from[0] = kInfinity;
-  from[1] = -1.00390625f;  // between two: the even one
+  from[1] = -1.00390625f;  // a tie: to even
   from[2] = 1.01171875f;
   std::vector<uint16_t> got(67, 77);
   cpu::round_row(got.data(), from.data(), 65);

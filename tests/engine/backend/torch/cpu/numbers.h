@@ -1,4 +1,4 @@
-// Random matrices of every type of weights, for tests of the CPU's products.
+// Random matrices of every weight type, for tests of CPU products.
 #pragma once
 
 #include <bit>
@@ -41,7 +41,7 @@ inline uint16_t bfloat_bits(double x) {
 
 inline double bfloat(double x) { return std::bit_cast<float>(uint32_t{bfloat_bits(x)} << 16); }
 
-// A matrix, and the numbers that a product with it is to be computed from.
+// A packed matrix, and the exact values that it represents.
 struct TestMatrix {
   cpu::PackedMatrix packed;
   std::vector<double> values;  // [outs, in]

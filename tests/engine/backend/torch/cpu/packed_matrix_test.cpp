@@ -41,7 +41,7 @@ void expect_back(WeightType type, int64_t outs, int64_t in, Layout layout) {
   }
 }
 
-TEST_P(PackedMatrixOn, GivesBackWhatWasPacked) {
+TEST_P(PackedMatrixOn, UnpacksWhatWasPacked) {
   for (const WeightType type : kWeightTypes) {
     for (const int64_t outs : {1, 5, 16, 33, 70, -2, -34, -70}) {
       for (const int64_t in : {1, 2, 15, 130}) {
@@ -51,7 +51,7 @@ TEST_P(PackedMatrixOn, GivesBackWhatWasPacked) {
   }
 }
 
-// A gate and what it gates are counterparts in the two vectors of a panel.
+// Gates and gated values are in the two vectors of a panel.
 TEST_P(PackedMatrixOn, PairsShareAPanel) {
   const int64_t half = 40;
   const int64_t in = 3;
@@ -67,14 +67,14 @@ TEST_P(PackedMatrixOn, PairsShareAPanel) {
   }
 }
 
-// The last panel's free columns, and the free half of the last pair of inputs, are zeros.
-TEST_P(PackedMatrixOn, FillsUpWithZeros) {
+// Unused columns of the last panel and the unused half of the last input pair are zero.
+TEST_P(PackedMatrixOn, PadsWithZeros) {
   for (const WeightType type : kWeightTypes) {
     const int64_t in = 7;
     const TestMatrix m(type, 3, in, std::vector<double>(21, 1.0));
     int64_t set = 0;
     for (int64_t i = 0; i < m.packed.panel_bytes(); ++i) set += m.packed.panel(0)[i] != std::byte{};
-    // Bytes of a one that are not zero.
+    // Nonzero bytes of the value 1.
     const int64_t each =
         type == WeightType::kFloat || type == WeightType::kBFloat16 || type == WeightType::kDouble
             ? 2
@@ -83,7 +83,7 @@ TEST_P(PackedMatrixOn, FillsUpWithZeros) {
   }
 }
 
-TEST_P(PackedMatrixOn, RowsMayComeInParts) {
+TEST_P(PackedMatrixOn, RowsCanBePackedInParts) {
   for (const WeightType type : kWeightTypes) {
     const int64_t outs = 45;
     const int64_t in = 11;
@@ -123,7 +123,7 @@ TEST_P(PackedMatrixOn, RowsMayComeInParts) {
 INSTANTIATE_TEST_SUITE_P(Targets, PackedMatrixOn, testing::ValuesIn(cpu::targets()),
                          [](const auto& info) { return info.param; });
 
-TEST(PackedMatrix, RowOfZerosIsInt8Too) {
+TEST(PackedMatrix, RowOfZerosAsInt8) {
   const TestMatrix m(WeightType::kInt8, 2, 3, {0, 0, 0, 1, -2, 0.5});
   float row[3];
   m.packed.unpack(0, row);

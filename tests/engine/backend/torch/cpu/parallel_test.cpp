@@ -22,11 +22,11 @@ cpu_set_t affinity() {
   return set;
 }
 
-TEST(CpuTeam, HasTheSizeThatWasAskedFor) {
+TEST(CpuTeam, HasTheRequestedSize) {
   EXPECT_EQ(cpu::team_size(), 1);
   cpu::set_team_size(3);
   EXPECT_EQ(cpu::team_size(), 3);
-  std::thread([] { EXPECT_EQ(cpu::team_size(), 1); }).join();  // a team is a thread's own
+  std::thread([] { EXPECT_EQ(cpu::team_size(), 1); }).join();  // teams are per thread
   cpu::set_team_size(1);
   EXPECT_EQ(cpu::team_size(), 1);
 }
@@ -45,7 +45,7 @@ TEST(CpuTeam, CoversEveryIndexOnce) {
   cpu::set_team_size(1);
 }
 
-// A thread begins with the same part of a loop each time: what it read then is in its cache.
+// A thread starts with the same part of a repeated loop, for cache locality.
 TEST(CpuTeam, SharesStayWithTheirThreads) {
   constexpr int kTeam = 3;
   cpu::set_team_size(kTeam);
@@ -55,7 +55,7 @@ TEST(CpuTeam, SharesStayWithTheirThreads) {
     std::atomic<int> begun{0};
     cpu::parallel_for(kTeam, 1, [&](int64_t begin, int64_t) {
       ran[begin] = std::this_thread::get_id();
-      for (++begun; begun < kTeam;) std::this_thread::yield();  // all have come
+      for (++begun; begun < kTeam;) std::this_thread::yield();  // all threads have started
     });
     EXPECT_EQ(ran[0], std::this_thread::get_id());
     for (int m = 0; m < kTeam; ++m) {
@@ -66,7 +66,7 @@ TEST(CpuTeam, SharesStayWithTheirThreads) {
   cpu::set_team_size(1);
 }
 
-// Closures of any size, and such as own something.
+// Closures of any size, including ones that own resources.
 TEST(CpuTeam, RunsAnyClosure) {
   cpu::set_team_size(2);
   std::array<int, 100> large;
@@ -83,8 +83,8 @@ TEST(CpuTeam, RunsAnyClosure) {
   cpu::set_team_size(1);
 }
 
-// Many more threads than processors, from several owners at once.
-TEST(CpuTeam, SurvivesCrowds) {
+// Many more threads than processors, with several owners.
+TEST(CpuTeam, SurvivesOversubscription) {
   std::vector<std::thread> owners;
   for (int o = 0; o < 4; ++o) {
     owners.emplace_back([] {
@@ -101,14 +101,14 @@ TEST(CpuTeam, SurvivesCrowds) {
   for (std::thread& t : owners) t.join();
 }
 
-TEST(CpuTeam, PinnedThreadsHaveAProcessorEachAndGiveItBack) {
+TEST(CpuTeam, PinnedThreadsUseOneProcessorEachAndRestoreAffinity) {
   const cpu_set_t before = affinity();
   const int processors = CPU_COUNT(&before);
   cpu::set_team_size(2, 1);
   std::mutex mutex;
   std::set<std::thread::id> threads;
   std::set<int> used;
-  // Until both have taken part: a helper may come late.
+  // Repeat until both have taken part: a helper may start late.
   for (int i = 0; i < 100000 && threads.size() < 2; ++i) {
     cpu::parallel_for(8, 1, [&](int64_t, int64_t) {
       const cpu_set_t mine = affinity();

@@ -1,5 +1,4 @@
-// The CPU's products against the definition on every processor they were compiled for, and their
-// promise about bits.
+// CPU products against the definition on every target, and their batch invariance.
 #include "engine/backend/torch/cpu/product.h"
 
 #include <gtest/gtest.h>
@@ -28,13 +27,13 @@ using cpu::Rows;
 using cpu::Then;
 using cpu::WeightType;
 
-// What is done beside the product itself; none of it at first.
+// Everything besides the product itself; disabled by default.
 struct More {
   const std::vector<double>* bias = nullptr;
   double eps = 0;
   const std::vector<double>* norm = nullptr;
   Then then = Then::kStore;
-  double before = -1;  // what the output holds
+  double before = -1;  // initial value of the output
   Activation activation = Activation::kSilu;
 };
 
@@ -52,7 +51,7 @@ double activated(double x, Activation kind) {
   return x;
 }
 
-// Of rows x in numbers, computed in O.
+// For the given rows, computed in O.
 template <class O>
 std::vector<O> product(const PackedMatrix& w, const std::vector<double>& x, int64_t rows,
                        const More& more = {}) {
@@ -99,10 +98,10 @@ class ProductOn : public testing::TestWithParam<std::tuple<std::string, WeightTy
 
 template <class O>
 void ProductOn::expect_definition() {
-  constexpr int64_t kMostRows = test::kSanitized ? 33 : 64;
+  constexpr int64_t kMaxRows = test::kSanitized ? 33 : 64;
   const bool exact = std::is_same_v<O, double>;
   uint64_t seed = 1;
-  // Outputs and inputs that no vector divides, and more inputs than one stretch has.
+  // Sizes that no vector divides, and more inputs than one stretch.
   for (const Shape s : {Shape{1, 1},
                         {3, 7},
                         {16, 16},
@@ -114,18 +113,18 @@ void ProductOn::expect_definition() {
                         {5, 2050}}) {
     const TestMatrix w(type(), s.outs, s.in, random_numbers(s.outs * s.in, ++seed));
     const auto bias = as<double>(as<float>(random_numbers(s.outs, ++seed)));
-    auto x = random_numbers(kMostRows * s.in, ++seed);
+    auto x = random_numbers(kMaxRows * s.in, ++seed);
     if (type() != WeightType::kDouble) x = as<double>(as<float>(x));
     const cpu::RowType meets = cpu::row_type(type());
     const bool rounded = meets == cpu::RowType::kBFloat16;
-    // Inputs of a row that share a scale, and how many steps the greatest of them has.
+    // Inputs per scale, and number of steps of the largest magnitude.
     const int64_t block = meets == cpu::RowType::kInt8 ? cpu::kRowBlock : s.in;
     const int most_steps = meets == cpu::RowType::kInt8 ? 127 : 8191;
-    // The definition, and what rounding may make of it.
-    std::vector<double> want(static_cast<size_t>(kMostRows * s.outs)), slack(want.size());
-    for (int64_t r = 0; r < kMostRows; ++r) {
+    // The definition, and the tolerance for rounding.
+    std::vector<double> want(static_cast<size_t>(kMaxRows * s.outs)), slack(want.size());
+    for (int64_t r = 0; r < kMaxRows; ++r) {
       const double* row = x.data() + r * s.in;
-      std::vector<double> half_step(static_cast<size_t>(s.in));  // of each input
+      std::vector<double> half_step(static_cast<size_t>(s.in));  // per input
       for (int64_t k = 0; k < s.in; ++k) {
         double most = 0;
         const int64_t first = k / block * block;
@@ -149,7 +148,7 @@ void ProductOn::expect_definition() {
         if (type() == WeightType::kInt8) slack[i] += lost;
       }
     }
-    for (int64_t rows = 1; rows <= kMostRows; rows = rows == 17 ? kMostRows : rows + 1) {
+    for (int64_t rows = 1; rows <= kMaxRows; rows = rows == 17 ? kMaxRows : rows + 1) {
       const bool add = rows % 2 == 0;
       const bool biased = rows % 3 != 0;
       const auto got = product<O>(w.packed, x, rows,
@@ -166,7 +165,7 @@ void ProductOn::expect_definition() {
   }
 }
 
-TEST_P(ProductOn, IsTheDefinition) {
+TEST_P(ProductOn, MatchesTheDefinition) {
   expect_definition<float>();
   if (type() == WeightType::kDouble) expect_definition<double>();
 }
@@ -192,7 +191,7 @@ void ProductOn::expect_same_bits(Then then) {
     for (const int threads : test::kSanitized ? std::vector{1, 3} : std::vector{1, 2, 3, 5}) {
       cpu::set_team_size(threads);
       for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14, 15, 17, 28, 29, 40}) {
-        // Other places and other neighbours each time.
+        // Different row indices and batches each time.
         const int64_t first = (rows * 7 + threads) % kRows;
         std::vector<double> batch;
         for (int64_t r = 0; r < rows; ++r) {
@@ -213,14 +212,14 @@ void ProductOn::expect_same_bits(Then then) {
   }
 }
 
-TEST_P(ProductOn, ARowHasTheSameBitsInAnyCompany) {
+TEST_P(ProductOn, IsBatchInvariant) {
   for (const Then then : {Then::kStore, Then::kAdd, Then::kGate}) {
     expect_same_bits<float>(then);
     if (type() == WeightType::kDouble) expect_same_bits<double>(then);
   }
 }
 
-// What a product does on the way is what it would have been given, or what would be made of it.
+// A fused norm gives the same bits as a separate one.
 TEST_P(ProductOn, NormsItsRows) {
   const int64_t rows = 9;
   for (const Shape s : {Shape{50, 33}, {10, 600}}) {
@@ -236,7 +235,7 @@ TEST_P(ProductOn, NormsItsRows) {
       const double scale = 1 / std::sqrt(squares / static_cast<double>(s.in) + eps);
       for (int64_t k = 0; k < s.in; ++k) row[k] *= scale * norm[static_cast<size_t>(k)];
     }
-    // (Rounding to int16 may fall to the other side.)
+    // Rounding to int16 may differ at ties.
     const double slack = type() == WeightType::kInt8 ? 0.05 : 1e-3;
     for (const int64_t n : {int64_t{1}, rows}) {
       const auto got = product<float>(w.packed, x, n, {.eps = eps, .norm = &norm});
@@ -266,7 +265,7 @@ TEST_P(ProductOn, GatesTheSecondHalfByTheFirst) {
             const double gate = both[static_cast<size_t>(i / half * s.outs + i % half)];
             const double up = both[static_cast<size_t>(i / half * s.outs + half + i % half)];
             const double want = activated(gate, kind) * up;
-            // (The bias may come before or after the other sums, which are of some tens.)
+            // The bias may be added before or after partial sums of magnitude 10 to 100.
             const double slack = 1e-5 * (1 + std::abs(gate) + std::abs(up));
             ASSERT_NEAR(got[static_cast<size_t>(i)], want, slack) << i;
           }
@@ -276,8 +275,8 @@ TEST_P(ProductOn, GatesTheSecondHalfByTheFirst) {
   }
 }
 
-// What is not a number stays in its row.
-TEST_P(ProductOn, NotANumberStaysInItsRow) {
+// NaN stays in its row.
+TEST_P(ProductOn, NaNStaysInItsRow) {
   const int64_t in = 100;
   const int64_t outs = 40;
   const TestMatrix w(type(), outs, in, random_numbers(outs * in, 7));
@@ -315,8 +314,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, ProductOn,
                                   type_name(std::get<1>(info.param));
                          });
 
-// What a processor multiplies, its products use.
-TEST(Product, RowsAreOfTheTypeThatTheTargetMultiplies) {
+// The row type follows from the target's instructions.
+TEST(Product, RowTypeFollowsFromTheTarget) {
   for (const std::string& target : cpu::targets()) {
     ASSERT_TRUE(cpu::force_target(target).ok());
     const bool bf16 = target == "AVX3_BF16";
@@ -331,15 +330,15 @@ TEST(Product, RowsAreOfTheTypeThatTheTargetMultiplies) {
   ASSERT_TRUE(cpu::force_target("").ok());
 }
 
-// Models of several kinds of numbers take turns on a thread: none finds another's rows prepared.
-TEST(Product, KindsOfNumbersHaveTheirOwnRows) {
+// Products of several types alternate on a thread. None uses another's prepared rows.
+TEST(Product, TypesDoNotSharePreparedRows) {
   const TestMatrix whole(WeightType::kDouble, 24, 40, random_numbers(960, 1));
   const TestMatrix narrow(WeightType::kInt8, 24, 40, random_numbers(960, 2));
   const auto a = random_numbers(80, 3);
   const auto b = as<double>(as<float>(random_numbers(80, 4)));
   const auto of_whole = [&] { return product<double>(whole.packed, a, 2); };
   const auto of_narrow = [&] { return product<float>(narrow.packed, b, 2); };
-  // On a thread of its own, whose first calls these are.
+  // On a new thread, so that these are its first calls.
   const auto on_thread = [](const auto& f) { std::thread(f).join(); };
   std::vector<double> want_whole, got_whole;
   std::vector<float> want_narrow, got_narrow;
@@ -351,7 +350,7 @@ TEST(Product, KindsOfNumbersHaveTheirOwnRows) {
   EXPECT_EQ(got_whole, want_whole);
 }
 
-// The greatest sums that int8 times int8 or int16 can have.
+// Maximal sums of int8 x int8 and int8 x int16.
 TEST(Product, Int8SumsDoNotOverflow) {
   for (const std::string& target : cpu::targets()) {
     ASSERT_TRUE(cpu::force_target(target).ok());
@@ -365,7 +364,7 @@ TEST(Product, Int8SumsDoNotOverflow) {
   }
 }
 
-// Rows that threads share, in groups that they have filled apart.
+// Rows shared by threads, filled in separate groups.
 TEST(Product, RowsArePreparedInPieces) {
   const auto x = as<float>(random_numbers(40 * 51, 11));
   const Rows<float> rows{x.data(), 40, 51};
@@ -388,7 +387,7 @@ TEST(Product, RowsArePreparedInPieces) {
   }
 }
 
-TEST(ProductDeathTest, RefusesOperandsThatDoNotBelongTogether) {
+TEST(ProductDeathTest, RejectsMismatchedOperands) {
   const auto x = as<float>(random_numbers(6 * 50, 11));
   std::vector<float> out(1000);
   const Rows<float> rows{x.data(), 6, 50};

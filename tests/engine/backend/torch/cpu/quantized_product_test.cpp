@@ -1,5 +1,5 @@
-// Products with quantized weights against a plain reference in fp64, and the same bits whatever the
-// processor, the rows beside one, the threads and the parts of a batch.
+// Products with quantized weights against a plain fp64 reference, with the same bits on every
+// target, in any batch, and for any thread count and division of the batch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "engine/backend/torch/cpu/product.h"
 #include "engine/backend/torch/cpu/quantized_matrix.h"
 #include "engine/backend/torch/cpu/targets.h"
-#include "engine/backend/torch/weights/gguf_blocks.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
 
 namespace tandem::cpu {
 namespace {
@@ -29,7 +29,7 @@ const BlockFormat& file_format(const Type& t) {
   return *find_block_format(static_cast<uint32_t>(t.block));
 }
 
-// Where a block has its fp16 numbers.
+// Offsets of a block's fp16 numbers.
 std::vector<size_t> halves(const Type& t) {
   switch (t.type) {
     case QuantType::kQ6K:
@@ -43,7 +43,7 @@ std::vector<size_t> halves(const Type& t) {
   }
 }
 
-// Random rows of blocks, and their values. extreme: all codes alike, at either end.
+// Random rows of blocks and their values. extreme: all codes are minimal or maximal.
 struct Weights {
   QuantizedMatrix matrix;
   std::vector<float> values;  // [outs, in]
@@ -67,7 +67,7 @@ Weights random_weights(const std::vector<std::pair<Type, int64_t>>& parts, int64
       for (int64_t b = 0; b < blocks; ++b) {
         std::byte* block = bytes.data() + b * f.bytes;
         for (const size_t at : halves(type)) {
-          // Of both signs, with zeros and subnormal ones among them.
+          // Both signs, with zeros and subnormals.
           const double magnitude =
               random() % 8 == 0 ? 1e-6 : 0.01 * static_cast<double>(random() % 100);
           const auto scale = static_cast<_Float16>(random() % 2 == 0 ? magnitude : -magnitude);
@@ -99,7 +99,7 @@ std::vector<float> product_of(const QuantizedMatrix& w, const std::vector<float>
   return out;
 }
 
-// Numbers of 8 bits for each 32, as the kernels have to round them.
+// Quantized to int8 per 32 elements, as the kernels do.
 std::vector<double> rounded(const std::vector<float>& x) {
   std::vector<double> all;
   for (size_t i = 0; i < x.size(); i += 32) {
@@ -114,7 +114,7 @@ std::vector<double> rounded(const std::vector<float>& x) {
 }
 
 struct Expected {
-  double value, size;  // the sum of magnitudes, that errors are measured by
+  double value, size;  // size: sum of magnitudes, for the tolerance
 };
 Expected reference(const Weights& w, const std::vector<double>& x, int64_t row, int64_t out) {
   Expected e{0, 0};
@@ -140,7 +140,7 @@ class QuantizedProduct : public testing::Test {
   }
 };
 
-TEST(QuantizedMatrix, KeepsEveryValueAndTakesTheFilesMemory) {
+TEST(QuantizedMatrix, IsLosslessAndTakesTheFilesMemory) {
   for (const Type& type : kTypes) {
     const BlockFormat& f = file_format(type);
     const int64_t in = 512;
@@ -155,7 +155,7 @@ TEST(QuantizedMatrix, KeepsEveryValueAndTakesTheFilesMemory) {
   }
 }
 
-TEST_F(QuantizedProduct, IsNearTheReferenceAndTheSameOnEveryProcessor) {
+TEST_F(QuantizedProduct, IsNearTheReferenceAndEqualOnEveryTarget) {
   for (const Type& type : kTypes) {
     for (const bool extreme : {false, true}) {
       const int64_t in = file_format(type).values == 32 ? 96 : 512, rows = 7;
@@ -180,7 +180,7 @@ TEST_F(QuantizedProduct, IsNearTheReferenceAndTheSameOnEveryProcessor) {
   }
 }
 
-TEST_F(QuantizedProduct, ARowsBitsDependOnThatRowAlone) {
+TEST_F(QuantizedProduct, IsBatchInvariant) {
   for (const Type& type : kTypes) {
     const int64_t in = 256, outs = 100, most = 20;
     const Weights w = random_weights({{type, outs}}, in);
@@ -205,7 +205,7 @@ TEST_F(QuantizedProduct, ARowsBitsDependOnThatRowAlone) {
   }
 }
 
-TEST_F(QuantizedProduct, TheFirstColumnsAlone) {
+TEST_F(QuantizedProduct, FirstColumnsOnly) {
   const int64_t in = 256, outs = 100;
   const Weights w = random_weights({{kTypes[5], 50}, {kTypes[4], 50}}, in);
   for (const int64_t rows : {1, 5}) {
@@ -221,13 +221,13 @@ TEST_F(QuantizedProduct, TheFirstColumnsAlone) {
         EXPECT_TRUE(out[at] == all[at] || (out[at] == -7 && i % outs >= first))
             << first << ", " << i;
       }
-      // Panels are at most 50 columns here, as wide as a type's part.
+      // Panels have at most 50 columns here, the width of a part.
       if (first <= 50) EXPECT_GE(left, rows * 50);
     }
   }
 }
 
-TEST_F(QuantizedProduct, PartsOfSeveralTypesSideBySide) {
+TEST_F(QuantizedProduct, PartsOfSeveralTypes) {
   const int64_t in = 256, rows = 3;
   const Weights w = random_weights({{kTypes[2], 64}, {kTypes[5], 40}, {kTypes[4], 8}}, in);
   const std::vector<float> x = random_rows(rows * in), bias = random_rows(112, 2);
@@ -266,7 +266,7 @@ TEST_F(QuantizedProduct, GatesTheSecondHalfWithTheFirst) {
   }
 }
 
-TEST_F(QuantizedProduct, WhatIsNotFiniteShowsInItsRow) {
+TEST_F(QuantizedProduct, NonFiniteValuesStayInTheirRow) {
   const int64_t in = 64;
   const Weights w = random_weights({{kTypes[0], 32}}, in);
   std::vector<float> x = random_rows(3 * in);

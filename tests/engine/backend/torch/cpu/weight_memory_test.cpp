@@ -13,9 +13,8 @@ namespace {
 
 uintptr_t address(const WeightMemory& m) { return reinterpret_cast<uintptr_t>(m.get()); }
 
-// What is small has memory of its own, what is large lies beside others, or has a stretch of its
-// own: in any case nobody else writes there.
-TEST(WeightMemory, IsAlignedAndNobodyElses) {
+// Small allocations are separate, large ones share a stretch or have their own. They never overlap.
+TEST(WeightMemory, IsAlignedAndDisjoint) {
   constexpr size_t kMiB = size_t{1} << 20;
   const std::vector<size_t> sizes = {0,        1,         63,       65,        4096,     100'000,
                                      kMiB + 1, 90 * kMiB, 3 * kMiB, 60 * kMiB, 5 * kMiB, 65'536};
@@ -24,7 +23,7 @@ TEST(WeightMemory, IsAlignedAndNobodyElses) {
     all.push_back(allocate_weights(size));
     EXPECT_EQ(address(all.back()) % 64, 0u) << size;
     if (size == 0) continue;
-    // The first and the last byte suffice: where two overlap, one of them has an end in the other.
+    // Checking the first and last byte suffices: overlapping ranges contain an end of each other.
     all.back().get()[0] = static_cast<std::byte>(all.size());
     all.back().get()[size - 1] = static_cast<std::byte>(all.size());
   }
@@ -35,13 +34,13 @@ TEST(WeightMemory, IsAlignedAndNobodyElses) {
   }
 }
 
-TEST(WeightMemory, LiesSideBySideInTurn) {
+TEST(WeightMemory, IsConsecutive) {
   const size_t size = 300'000;
   const WeightMemory a = allocate_weights(size), b = allocate_weights(size);
   EXPECT_EQ(address(b), address(a) + (size + 63) / 64 * 64);
 }
 
-TEST(WeightMemory, StaysWhileANeighbourIsThere) {
+TEST(WeightMemory, StretchLivesUntilItsLastMatrix) {
   const size_t size = 300'000;
   WeightMemory a = allocate_weights(size), b = allocate_weights(size);
   std::memset(b.get(), 7, size);
@@ -52,7 +51,7 @@ TEST(WeightMemory, StaysWhileANeighbourIsThere) {
     return std::count(m.get(), m.get() + size, std::byte{7});
   };
   EXPECT_EQ(sevens(b), static_cast<int64_t>(size));
-  // To another owner, and from a thread that is gone.
+  // Moved to another owner; allocated by a thread that has ended.
   WeightMemory d = std::move(b);
   std::thread([&] { c = allocate_weights(size); }).join();
   std::memset(c.get(), 9, size);

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "engine/backend/torch/model/load.h"
-#include "engine/backend/torch/weights/gguf_blocks.h"
-#include "engine/backend/torch/weights/round_blocks.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
+#include "engine/backend/torch/weights/gguf/round_blocks.h"
 #include "engine/backend/torch/weights/tensor_source.h"
 #include "tests/engine/backend/torch/test_device.h"
 

@@ -114,7 +114,7 @@ TEST(AdapterFile, TheDescriptionIsChecked) {
   EXPECT_THAT(error(layered, safetensors_of(tensors("masks"))), HasSubstr("layer: 1; allowed: no"));
 }
 
-TEST(AdapterFile, WhatAProjectorTakesIsChecked) {
+TEST(AdapterFile, ProjectorFieldsAreChecked) {
   const std::string weights = safetensors_of(tensors("projector"));
   const auto with = [&](const char* field, const json& value) {
     json about = description("projector");
@@ -132,7 +132,7 @@ TEST(AdapterFile, WhatAProjectorTakesIsChecked) {
   EXPECT_THAT(error(about, weights), HasSubstr("\"0.weight\" (shape [6, 9], expected [6, 8])"));
 }
 
-TEST(AdapterFile, AnotherModelsAdapterIsRefused) {
+TEST(AdapterFile, AdaptersOfOtherModelsAreRejected) {
   const std::string weights = safetensors_of(tensors("head"));
   for (const char* field :
        {"vocab_size", "hidden_size", "layers", "heads", "kv_heads", "head_dim"}) {
@@ -174,8 +174,8 @@ TEST(AdapterFile, TensorsAreChecked) {
   EXPECT_THAT(error(description("head"), safetensors_of(integers)), HasSubstr("dtype I64"));
 }
 
-TEST(AdapterFile, NumbersThatAreNone) {
-  // All bytes 0xff: NaN in fp32.
+TEST(AdapterFile, NonFiniteNumbers) {
+  // All bytes are 0xff: NaN in fp32.
   EXPECT_THAT(error(description("head"), safetensors_of(tensors("head"), '\xff')),
               HasSubstr("adapter.safetensors: tensor \"down.weight\"[0]: nan; allowed: finite"));
   std::string one = safetensors_of(tensors("head"));
@@ -200,7 +200,7 @@ TEST(AdapterFile, MissingAndTruncatedFiles) {
   }
 }
 
-TEST(AdapterFile, ASampleTellsModelsApart) {
+TEST(AdapterFile, FingerprintsIdentifyModels) {
   std::map<std::string, std::vector<float>> values;
   const auto sample = [&](bool half = false) {
     std::map<std::string, std::vector<uint16_t>> bits;

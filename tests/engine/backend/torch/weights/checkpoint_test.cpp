@@ -73,7 +73,7 @@ TEST(Checkpoint, NoWeights) {
   EXPECT_THAT(open_error(dir), HasSubstr("save the model as safetensors"));
 }
 
-TEST(Checkpoint, BrokenFileIsNamed) {
+TEST(Checkpoint, MalformedFilesAreNamed) {
   const TempDir dir;
   const std::string good = safetensors_of({{"a", "F32", {2}}});
   dir.write("model.safetensors", good.substr(0, good.size() - 1));
@@ -95,7 +95,7 @@ TEST(Checkpoint, IndexErrors) {
   EXPECT_THAT(with(R"({"weight_map": ["a"]})"), HasSubstr("weight_map: [\"a\"]"));
   EXPECT_THAT(with(R"({"weight_map": {"a": 1}})"), HasSubstr("weight_map: \"a\": 1; allowed"));
   EXPECT_THAT(with(R"({"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}})"),
-              HasSubstr("\"a\": comes twice"));
+              HasSubstr("\"a\": duplicate key"));
   for (const char* name : {"../x.safetensors", "/etc/x.safetensors", "s/x.safetensors", "..", "",
                            "x.bin", ".safetensors", "s\\\\x.safetensors", "x\\u0000.safetensors"}) {
     const std::string text = with(std::string(R"({"weight_map": {"a": ")") + name + "\"}}");
@@ -139,7 +139,7 @@ TEST(Checkpoint, Require) {
               HasSubstr("tensor \"i\": dtype I64, expected F64 F32 F16 BF16"));
 }
 
-TEST(Checkpoint, CheckListsEverythingThatIsWrong) {
+TEST(Checkpoint, CheckListsAllProblems) {
   const TempDir dir;
   dir.write("model.safetensors",
             safetensors_of({{"a", "F32", {2, 3}}, {"b", "F32", {2}}, {"extra", "F32", {1}}}));

@@ -57,7 +57,7 @@ TEST(Convert, NarrowTypesAreCopiedOrRoundedToNearestEven) {
   const Stored<uint16_t> bfloat(SafeDType::kBF16, {0x3f80, 0xc020, 0x7fc1});
   std::array<uint16_t, 2> two{};
   ASSERT_TRUE(to_half(half.view, 1, two).ok());
-  EXPECT_THAT(two, testing::ElementsAre(0xc100, 0x7e01));  // as they are, NaN too
+  EXPECT_THAT(two, testing::ElementsAre(0xc100, 0x7e01));  // bits are preserved, also of NaN
   ASSERT_TRUE(to_bfloat(bfloat.view, 1, two).ok());
   EXPECT_THAT(two, testing::ElementsAre(0xc020, 0x7fc1));
   ASSERT_TRUE(to_bfloat(half.view, 0, two).ok());
@@ -65,7 +65,7 @@ TEST(Convert, NarrowTypesAreCopiedOrRoundedToNearestEven) {
   ASSERT_TRUE(to_half(bfloat.view, 0, two).ok());
   EXPECT_THAT(two, testing::ElementsAre(0x3c00, 0xc100));
 
-  // Half way between neighbours, a little more, and what is not a number.
+  // Ties, values just above a tie, and NaN.
   const Stored<float> single(SafeDType::kF32,
                              {0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, -INFINITY, NAN});
   std::array<uint16_t, 5> five{};
@@ -75,7 +75,7 @@ TEST(Convert, NarrowTypesAreCopiedOrRoundedToNearestEven) {
   ASSERT_TRUE(to_half(twice.view, 0, five).ok());
   EXPECT_THAT(five, testing::ElementsAre(0x3c00, 0x3c02, 0, 0x7bff, 0xfc00));
 
-  // More than are converted at a time.
+  // More elements than are converted at once.
   std::vector<float> many(3000);
   for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<float>(i % 200);
   const Stored<float> long_one(SafeDType::kF32, many);
@@ -84,7 +84,7 @@ TEST(Convert, NarrowTypesAreCopiedOrRoundedToNearestEven) {
   for (size_t i = 0; i < many.size(); ++i) ASSERT_EQ(bfloat_to_float(bits[i]), many[i]);
 }
 
-TEST(Convert, HalfRefusesWhatItCannotHold) {
+TEST(Convert, HalfRejectsOverflow) {
   const Stored<float> single(SafeDType::kF32, {1.0f, 70000.0f});
   std::array<uint16_t, 2> two{};
   const absl::Status status = to_half(single.view, 0, two);

@@ -7,7 +7,7 @@
 
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/convert.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/hf/config.h"
 #include "engine/backend/torch/weights/mapped_file.h"
 #include "tests/engine/backend/torch/weights/files.h"
 
@@ -112,7 +112,7 @@ TEST(DecoderLayout, UnexpectedTensors) {
               HasSubstr("unexpected tensors: \"model.layers.0.self_attn.q_proj.bias\" [8]"));
 }
 
-TEST(DecoderLayout, APrefixThatAllNamesHaveOrLack) {
+TEST(DecoderLayout, OptionalPrefix) {
   DecoderConfig config = tiny();
   config.names.embedding = "wte";
   config.names.layer = "h.";
@@ -151,7 +151,7 @@ TEST(DecoderLayout, KindsOfLayers) {
   EXPECT_EQ(shapes.at("lm_head.weight"), (Shape{7, 4}));
 }
 
-// What both halves of a T5 have, and what its old files have besides.
+// What the encoder and decoder of T5 share, and what old files contain in addition.
 TEST(DecoderLayout, EncoderAndDecoder) {
   const auto config = parse_hf_config(
       R"({"model_type":"t5","vocab_size":7,"d_model":4,"d_kv":2,"d_ff":6,"num_layers":2,)"
@@ -190,7 +190,7 @@ TEST(DecoderLayout, RowsOfHeadGroups) {
     heads.push_back(groups.stored_row(2 * head) / 2);
     EXPECT_EQ(groups.stored_row(2 * head + 1), groups.stored_row(2 * head) + 1);
   }
-  // Of the file's heads q q q k v q q q k v.
+  // The file's heads are q q q k v q q q k v.
   EXPECT_THAT(heads, testing::ElementsAre(0, 1, 2, 5, 6, 7, 3, 8, 4, 9));
   EXPECT_EQ(HeadGroups{}.stored_row(17), 17);
 }
@@ -205,7 +205,7 @@ TEST(DecoderLayout, MisshapenAndQuantizedTensors) {
                         "expected [7, 4]), \"model.layers.0.self_attn.q_proj.weight\" (dtype I64"));
 }
 
-// The golden models go through all of this folder: config, files, layout.
+// The golden models exercise config, files and layout together.
 TEST(DecoderLayout, GoldenModels) {
   const std::vector<std::pair<std::string, SafeDType>> models = {
       {"llama2", SafeDType::kF32},

@@ -1,4 +1,4 @@
-// Files for tests: a folder that goes away again, and safetensors files byte by byte.
+// Test files: a temporary folder, and safetensors files built byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 #include "tests/temp_dir.h"  // IWYU pragma: export
 
 namespace tandem::test {
@@ -31,7 +31,7 @@ struct FileTensor {
   std::vector<int64_t> shape;
 };
 
-// A well-formed file of these tensors, one after the other, all zeros but for `fill` in every byte.
+// A valid file with these tensors in order. Every data byte is `fill`.
 inline std::string safetensors_of(const std::vector<FileTensor>& tensors, char fill = 0) {
   std::string header = "{";
   size_t begin = 0;

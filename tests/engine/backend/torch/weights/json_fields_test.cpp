@@ -26,7 +26,7 @@ TEST(ParseJsonObject, Errors) {
   EXPECT_THAT(message(parse_json_object("[1]", "f").status()),
               HasSubstr("f: [1]; allowed: a JSON object"));
   EXPECT_THAT(message(parse_json_object("{\"a\":1,\"b\":{},\"a\":1}", "f").status()),
-              HasSubstr("f: \"a\": comes twice"));
+              HasSubstr("f: \"a\": duplicate key"));
   EXPECT_THAT(message(parse_json_object("{\"a\":" + std::string(1'000'000, '['), "f").status()),
               HasSubstr("f: nested deeper than 32"));
 }
@@ -52,7 +52,7 @@ TEST(JsonFields, ReadsAndFallsBack) {
   EXPECT_TRUE(fields.status().ok()) << fields.status();
 }
 
-TEST(JsonFields, TheFirstErrorStays) {
+TEST(JsonFields, KeepsTheFirstError) {
   const json object = json::parse(R"({"i": 3.0, "x": "2"})");
   JsonFields fields(object, "f: ");
   fields.integer("i", 2, 1, 9);

@@ -1,5 +1,5 @@
-// Every kernel on the emulated device beside the CPU's: each check says where they differ; "": they
-// do not.
+// Compares every kernel on the emulated device with the CPU's. Checks return a description of the
+// first difference, or "".
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace tandem::cuda {
 
-// Relative to 1 + |x|: a rounding or two.
+// Relative to 1 + |x|, for one or two roundings.
 template <class T>
 double tolerance() {
   if (std::is_same_v<T, double>) return 1e-12;
@@ -27,7 +27,7 @@ double tolerance() {
   return std::is_same_v<T, Half> ? 0.0015 : 0.01;
 }
 
-// Random numbers that T can hold.
+// Random numbers that are exact in T.
 template <class T>
 std::vector<double> random_as(int64_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -57,7 +57,7 @@ std::string compare(const std::string& what, const std::vector<double>& got,
   return "";
 }
 
-// The first thing that any of the checks had to say.
+// The first nonempty result.
 inline std::string first_of(std::initializer_list<std::string> checks) {
   for (const std::string& c : checks) {
     if (!c.empty()) return c;
@@ -65,7 +65,7 @@ inline std::string first_of(std::initializer_list<std::string> checks) {
   return "";
 }
 
-// Embedding, scaling, positions and copies of rows, some of which have no token.
+// Embedding, scaling, positions and row copies; some rows have no token.
 template <class T>
 std::string check_inputs(int64_t rows, int64_t width, uint64_t seed) {
   using R = Residual<T>;
@@ -94,7 +94,7 @@ std::string check_inputs(int64_t rows, int64_t width, uint64_t seed) {
   const std::string inputs = compare("inputs", x.numbers(), want, 0);
   if (sizeof(R) * static_cast<size_t>(width) % 4 != 0 || !inputs.empty()) return inputs;
 
-  // Every second row to the others' places, and back without an index.
+  // Every second row to another row's index, and back without an index.
   std::vector<int64_t> to, from;
   for (int64_t r = 0; r + 1 < rows; r += 2) {
     from.push_back(r);
@@ -120,7 +120,7 @@ std::string check_norms(NormKind kind, int64_t rows, int64_t width, uint64_t see
   const std::vector<double> weight = random_as<R>(width, seed);
   const std::vector<double> bias = random_as<R>(width, seed + 1);
   std::vector<double> numbers = random_as<T>(rows * width, seed + 2);
-  // Far from zero, so that the mean counts.
+  // Far from zero, so that the mean matters.
   for (double& x : numbers) x = static_cast<double>(static_cast<T>(x + 3));
   const std::vector<double> residual = random_as<R>(rows * width, seed + 3);
   const DeviceArray<R> w("weight", weight);
@@ -146,7 +146,7 @@ std::string check_norms(NormKind kind, int64_t rows, int64_t width, uint64_t see
   cpu::add_norm<R, R>(want_sum.data(), host_numbers.data(), host, rows, width);
   const std::string added = compare("add_norm", sum.numbers(), want_sum, tolerance<R>());
 
-  // The row as one head between others that stay as they are.
+  // The row as one head among others, which must not change.
   constexpr int kAround = 3;
   const int64_t stride = width + 2 * kAround;
   std::vector<double> wide = random_as<T>(rows * stride, seed + 4);
@@ -178,7 +178,7 @@ std::string check_activations(Activation kind, int64_t rows, int64_t width, uint
                    compare("activate", gate_up.numbers(), want_x, tolerance<T>())});
 }
 
-// Rows at random slots of shuffled pages. rotate: else positions are of no meaning
+// Rows at random slots of shuffled pages. rotate: otherwise positions are unused.
 template <class T>
 std::string check_rope(const AttentionShape& s, int rows, bool rotate, uint64_t seed) {
   using R = Residual<T>;
@@ -236,7 +236,7 @@ std::string check_rope(const AttentionShape& s, int rows, bool rotate, uint64_t 
     for (int h = 0; h < s.kv_heads; ++h) {
       for (int i = 0; i < d; ++i) {
         const int64_t at = ((page * s.kv_heads + h) * s.page_rows + slot) * d + i;
-        if (!keys.is_written(at) || !values.is_written(at)) return "a slot stays empty";
+        if (!keys.is_written(at) || !values.is_written(at)) return "a slot was not written";
         got.push_back(static_cast<double>(keys[at]));
         got.push_back(static_cast<double>(values[at]));
         expected.push_back(static_cast<double>(kv.key(page, h, slot)[i * s.page_rows]));
@@ -246,11 +246,11 @@ std::string check_rope(const AttentionShape& s, int rows, bool rotate, uint64_t 
   }
   int64_t written = 0;
   for (int64_t i = 0; i < size; ++i) written += keys.is_written(i) ? 1 : 0;
-  if (written != int64_t{rows} * s.kv_heads * d) return "slots of no row were written";
+  if (written != int64_t{rows} * s.kv_heads * d) return "slots without a row were written";
   return compare("rope", got, expected, tolerance<T>());
 }
 
-// One launch of attention, with memory for what its splits leave.
+// One attention launch, with memory for partial results.
 template <class T>
 void attend(Ptr<T> out, Ptr<const T> qkv, int64_t q_stride, const RowView& rows,
             const PagedHeads<const T>& kv, double scale,
@@ -273,13 +273,13 @@ void attend(Ptr<T> out, Ptr<const T> qkv, int64_t q_stride, const RowView& rows,
   attention<T>({}, a);
 }
 
-// What a layer asks for beside the rows' own plan.
+// Per-layer settings beyond the rows' plan.
 struct LayerView {
   int window = 0;   // RowView::window
-  int prompts = 0;  // of two rows in three
+  int prompts = 0;  // in two of three rows
 };
 
-// Attention of a random case; of its pages only what belongs to a sequence is written.
+// Attention of a random case. Only pages of sequences are initialized.
 template <class T>
 std::string check_attention(AttentionCase c, const LayerView& layer = {}) {
   using R = Residual<T>;
@@ -293,7 +293,7 @@ std::string check_attention(AttentionCase c, const LayerView& layer = {}) {
     round_all(c.v[i]);
   }
   if (layer.prompts > 0) {
-    // The last rows of a sequence, as if they were an adapter's, for rows that lie before them.
+    // The last rows of a sequence, used as an adapter's prompts for earlier rows.
     std::vector<int32_t> extra;
     std::vector<int> added(c.cache_rows.size());
     for (const int q : c.sequence) ++added[static_cast<size_t>(q)];

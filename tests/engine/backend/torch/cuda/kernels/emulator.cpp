@@ -13,8 +13,8 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-// Goes on where `load` was left; *save: where this is left. What a call keeps lies on the stack.
-// (Not ucontext's: it calls the system for each switch, and sanitizers clean whole stacks.)
+// Switches to the stack `load` and stores the current one in *save. Callee-saved registers are on
+// the stack. (ucontext makes a system call per switch, and sanitizers then clear whole stacks.)
 extern "C" void tandem_switch_stack(void** save, void* load);
 asm(R"(
 .text
@@ -51,20 +51,20 @@ absl::string_view file_of(const std::source_location& where) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// Where a thread of a block has come to.
+// Progress of a thread of a block.
 enum class State : uint8_t { kReady, kAtBarrier, kInShuffle, kDone };
 
 struct Fiber {
   explicit Fiber(void (*entry)());
-  Fiber() = default;  // the host's thread
+  Fiber() = default;  // the host thread
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
   std::unique_ptr<std::byte[]> stack;
-  void* at = nullptr;  // its stack pointer while another one runs
+  void* at = nullptr;  // stack pointer while switched out
   State state = State::kDone;
-  const void* bottom = nullptr;  // for ASan, like the next
+  const void* bottom = nullptr;  // for ASan, also the next
   size_t bytes = 0;
   void* fake_stack = nullptr;
   void* tsan = nullptr;
@@ -76,7 +76,7 @@ Fiber::Fiber(void (*entry)())
       bytes(kStackBytes) {
   std::byte* const end = stack.get() + kStackBytes;
   auto** top = reinterpret_cast<void**>(end - reinterpret_cast<uintptr_t>(end) % 16);
-  *--top = nullptr;  // where the entry would return to
+  *--top = nullptr;  // return address of the entry
   *--top = reinterpret_cast<void*>(entry);
   for (int i = 0; i < 6; ++i) *--top = nullptr;  // registers
   at = static_cast<void*>(top);
@@ -98,7 +98,7 @@ struct Barrier {
 
 struct Warp : Barrier {
   uint32_t generation = 0;
-  // By generation: the last one may still be read.
+  // By generation: the previous one may still be read.
   uint64_t value[2][kWarp] = {};
   Fragments fragments[2][kWarp] = {};
 };
@@ -110,7 +110,7 @@ class Machine {
   uint64_t shuffle(unsigned mask, uint64_t value, int from, const std::source_location& where);
   const Fragments* meet(const Fragments& own, const std::source_location& where);
 
-  // Ends the launch. In a fiber, whose stack is never seen again: no argument may own memory.
+  // Ends the launch. Called in a fiber whose stack is abandoned, so arguments must not own memory.
   template <class... A>
   [[noreturn]] void fail(const A&... what);
 
@@ -147,7 +147,7 @@ class Machine {
   int done_ = 0;
   Barrier block_;
   std::vector<Warp> warps_;
-  std::vector<bool> waited_;  // for the launch before, by thread
+  std::vector<bool> waited_;  // per thread: has waited for the previous launch
   size_t shared_bytes_ = 0;
   std::string fault_;
 };
@@ -189,7 +189,7 @@ void Machine::switch_to(Fiber& to) {
   arrived();
 }
 
-// On a stack that was just switched to.
+// Runs on a stack that was just switched to.
 void Machine::arrived() {
 #if __has_feature(address_sanitizer)
   const void* bottom = nullptr;
@@ -214,7 +214,7 @@ void Machine::fiber_main() {
   }
 }
 
-// The current thread waits, ended, or lets others go first.
+// Lets other threads run; returns when the current one is scheduled again, if ever.
 void Machine::go_on() { switch_to(ready_.empty() ? host_ : take_ready()); }
 
 template <class... A>
@@ -308,7 +308,7 @@ void Machine::run_block() {
     ready_.push_back(t);
   }
   fault_.clear();
-  go_on();  // comes back when nobody can go on
+  go_on();  // returns when no thread can run
   if (fault_.empty() && done_ == threads_) return;
   if (fault_.empty()) {
     try {
@@ -318,7 +318,7 @@ void Machine::run_block() {
       throw;
     }
   }
-  fibers_.clear();  // with what lies on their stacks
+  fibers_.clear();  // and their stacks
   throw Fault(fault_);
 }
 
@@ -361,7 +361,7 @@ void Machine::claim_shared(size_t bytes) {
   }
 }
 
-// Must `then` have happened before what the running thread does now?
+// Whether `then` happens before the current action of the running thread.
 bool is_ordered(const Stamp& then, const Stamp& now) {
   if (then.launch != now.launch) return true;
   if (then.block != now.block) return false;
@@ -458,7 +458,7 @@ std::byte* Memory::to_write(int64_t offset, size_t bytes, size_t alignment) {
   const size_t end = (static_cast<size_t>(offset) + bytes - 1) / cell_;
   for (size_t i = static_cast<size_t>(offset) / cell_; i <= end; ++i) {
     Cell& cell = cells_[i];
-    // What lies in shared memory since another block is nobody's.
+    // Shared memory is uninitialized at the start of each block.
     const bool shared = kind_ == Kind::kShared;
     for (const Stamp* then : {&cell.write, &cell.read}) {
       if (shared && then->block != now.block) continue;

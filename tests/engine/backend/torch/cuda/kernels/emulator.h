@@ -1,11 +1,11 @@
-// A CUDA device on a CPU, for tests: kernels of engine/backend/torch/cuda/kernels run here with the
-// grids that the device would get.
+// An emulated CUDA device for tests: runs the kernels of engine/backend/torch/cuda/kernels with the
+// device's grids.
 //
-// Every thread of a block is a fiber, and which of those that can go on does so is drawn with a
-// seed; blocks run one after another in a drawn order. What is checked: kernels/emulated.h. Memory
-// between barriers is watched exactly, so a race is found whatever the order.
+// Each thread of a block is a fiber. The next fiber is chosen at random with a seed, and blocks run
+// one after another in random order. The checks are listed in kernels/emulated.h. Memory accesses
+// between barriers are tracked exactly, so races are detected in any order of execution.
 //
-// One thread of the host at a time may launch.
+// Only one host thread at a time may launch kernels.
 #pragma once
 
 #include <algorithm>
@@ -22,16 +22,16 @@
 namespace tandem::cuda {
 namespace emulator {
 
-// Orders of threads and blocks from here on.
+// Sets the seed of the following launches.
 void seed(uint64_t seed);
 
-// Launches until now.
+// Number of launches so far.
 int64_t launches();
 
 }  // namespace emulator
 
-// An array of the device: exactly as long as it says, aligned as cudaMalloc does. Elements are
-// unwritten until the host or a kernel writes them.
+// A device array with exact bounds and cudaMalloc's alignment. Elements are uninitialized until
+// written by the host or a kernel.
 template <class T>
 class DeviceArray {
  public:
@@ -48,7 +48,7 @@ class DeviceArray {
   }
 
   int64_t size() const { return n_; }
-  operator Ptr<T>() const { return {memory_.get(), 0}; }        // NOLINT: as a device's pointer
+  operator Ptr<T>() const { return {memory_.get(), 0}; }        // NOLINT: like a device pointer
   operator Ptr<const T>() const { return {memory_.get(), 0}; }  // NOLINT
   Ptr<T> ptr() const { return *this; }
   template <class Word>

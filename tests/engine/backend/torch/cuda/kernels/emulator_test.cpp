@@ -1,4 +1,4 @@
-// The emulated device runs kernels as a device would, and ends those that a device would let pass.
+// The emulated device runs kernels like a device, and ends those with faults that a device ignores.
 #include "tests/engine/backend/torch/cuda/kernels/emulator.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ TEST(Emulator, RunsBlocksAndWarpsInAnyOrder) {
 }
 
 __global__ void touch_early(Ptr<int> x, bool reads) {
-  prefetch(x, threadIdx.x);  // may always
+  prefetch(x, threadIdx.x);  // always allowed
   if (reads) {
     if (x[threadIdx.x] > 0) wait_for_last();
   } else if (threadIdx.x != 5) {
@@ -60,7 +60,7 @@ __global__ void touch_early(Ptr<int> x, bool reads) {
   x[threadIdx.x] = 1;
 }
 
-TEST(Emulator, FindsWhatIsTouchedBeforeTheLastLaunchIsDone) {
+TEST(Emulator, DetectsAccessBeforeThePreviousLaunchIsDone) {
   const DeviceArray<int> x("x", numbers(32));
   for (const bool reads : {true, false}) {
     EXPECT_THAT(fault_of([&] { launch({}, touch_early, {32}, x, reads); }),
@@ -68,12 +68,12 @@ TEST(Emulator, FindsWhatIsTouchedBeforeTheLastLaunchIsDone) {
   }
 }
 
-TEST(Emulator, FindsTheMissingBarrierInEveryOrder) {
+TEST(Emulator, DetectsAMissingBarrierInEveryOrder) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     emulator::seed(seed);
     const DeviceArray<int> in("in", numbers(128));
     const DeviceArray<int> out("out", 1);
-    // The sums are read before they are written, or are written and not yet there.
+    // The sums are read before they are written, or without a barrier.
     EXPECT_THAT(fault_of([&] { launch({}, sum_blocks, {128}, out, in, false); }),
                 testing::AnyOf(HasSubstr("where nothing was written"), HasSubstr("race")));
   }
@@ -83,7 +83,7 @@ __global__ void trace_order(std::vector<unsigned>* order) {
   order->push_back(blockIdx.x * blockDim.x + threadIdx.x);
 }
 
-TEST(Emulator, DrawsOrdersBySeed) {
+TEST(Emulator, OrderFollowsFromTheSeed) {
   std::set<std::vector<unsigned>> orders;
   for (const uint64_t seed : {1, 2, 3, 1, 2, 3}) {
     emulator::seed(seed);
@@ -101,7 +101,7 @@ __global__ void copy_at(Ptr<int> to, Ptr<const int> from, int shift) {
   to[i] = from[i + shift];
 }
 
-TEST(Emulator, EndsAtTheBoundsOfMemory) {
+TEST(Emulator, DetectsOutOfBoundsAccess) {
   const DeviceArray<int> in("in", numbers(32));
   const DeviceArray<int> out("out", 32);
   const DeviceArray<int> short_out("out", 31);
@@ -115,7 +115,7 @@ TEST(Emulator, EndsAtTheBoundsOfMemory) {
   EXPECT_THAT(copy(nullptr, in, 0), HasSubstr("a null pointer"));
 }
 
-TEST(Emulator, EndsAtReadsOfWhatNobodyWrote) {
+TEST(Emulator, DetectsUninitializedReads) {
   const DeviceArray<int> in("in", 32);
   const DeviceArray<int> out("out", 32);
   EXPECT_THAT(fault_of([&] { launch({}, copy_at, {32}, out, in, 0); }),
@@ -128,7 +128,7 @@ __global__ void read_as_words(Ptr<const uint4> in, int bytes) {
   static_cast<void>(Ptr<const uint4>(in.memory(), bytes)[0]);
 }
 
-TEST(Emulator, EndsAtMisalignedWords) {
+TEST(Emulator, DetectsMisalignedWords) {
   const DeviceArray<int> in("in", numbers(8));
   const auto read = [&](int bytes) {
     return fault_of([&] { launch({}, read_as_words, {32}, in.as<const uint4>(), bytes); });
@@ -147,7 +147,7 @@ __global__ void write_block(Ptr<int> to) {
   if (threadIdx.x == 0) to[0] = static_cast<int>(blockIdx.x);
 }
 
-TEST(Emulator, EndsAtRaces) {
+TEST(Emulator, DetectsRaces) {
   const DeviceArray<int> out("out", 32);
   EXPECT_EQ(fault_of([&] { launch({}, write_one, {32}, out, 1); }), "none");
   EXPECT_EQ(fault_of([&] { launch({}, write_one, {32}, out, 1); }), "none");
@@ -164,14 +164,14 @@ __global__ void shift_in_place(Ptr<int> x, bool barrier) {
   x[i] = next;
 }
 
-TEST(Emulator, EndsAtWritesOverWhatIsStillRead) {
+TEST(Emulator, DetectsWriteAfterReadRaces) {
   const DeviceArray<int> x("x", numbers(65));
   EXPECT_EQ(fault_of([&] { launch({}, shift_in_place, {64}, x, true); }), "none");
   EXPECT_EQ(x[63], 65);
   EXPECT_THAT(fault_of([&] { launch({}, shift_in_place, {64}, x, false); }), HasSubstr("race"));
 }
 
-// One tile: c = a * b of numbers that say where they come from, laid out as PTX has it.
+// One tile: c = a * b of numbers that encode their position, in PTX's layout.
 __global__ void multiply_tiles(Ptr<float> c, bool half, bool all) {
   begin_launch();
   const auto of = [half](int x) {
@@ -220,7 +220,7 @@ __global__ void meet(Meeting how) {
   }
 }
 
-TEST(Emulator, EndsWhereThreadsDiverge) {
+TEST(Emulator, DetectsDivergence) {
   const auto fault = [](Meeting how) { return fault_of([&] { launch({}, meet, {64}, how); }); };
   EXPECT_EQ(fault(Meeting::kAll), "none");
   EXPECT_THAT(fault(Meeting::kSomeLeave), HasSubstr("24 of 64 threads have ended"));
@@ -237,7 +237,7 @@ __global__ void take_shared(bool more) {
   if (threadIdx.x == 0 && more) one[0] = 1;
 }
 
-TEST(Emulator, EndsWhereADeviceRefusesTheLaunch) {
+TEST(Emulator, RejectsInvalidLaunches) {
   const auto fault = [](const Geometry& g, bool more = false) {
     return fault_of([&] { launch({}, take_shared, g, more); });
   };
@@ -249,9 +249,9 @@ TEST(Emulator, EndsWhereADeviceRefusesTheLaunch) {
   EXPECT_THAT(fault({32}, true), HasSubstr("49153 bytes of shared memory"));
 }
 
-TEST(Numbers, RoundToTheNearestEven) {
+TEST(Numbers, RoundToNearestEven) {
   EXPECT_EQ(BFloat16(1.0f).bits, 0x3f80);
-  EXPECT_EQ(BFloat16(1.00390625f).bits, 0x3f80);  // half way: to the even one
+  EXPECT_EQ(BFloat16(1.00390625f).bits, 0x3f80);  // a tie: to even
   EXPECT_EQ(BFloat16(1.01171875f).bits, 0x3f82);
   EXPECT_EQ(Half(1.0f).bits, 0x3c00);
   EXPECT_EQ(Half(65520.f).bits, 0x7c00);

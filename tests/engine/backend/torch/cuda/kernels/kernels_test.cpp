@@ -1,4 +1,4 @@
-// Every kernel against the CPU's, with the grids that a device would get.
+// Every kernel against the CPU's, with the device's grids.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -59,7 +59,7 @@ TYPED_TEST(Kernels, Attention) {
   EXPECT_EQ(check_attention<TypeParam>({{2, 1, 128, 16}, {{40, 1}}, 10}), "");
 }
 
-// A cache of one row to several pages, chains and trees, groups of every kind, windows of the plan.
+// Caches of one row to several pages, chains and trees, group sizes, windows of the plan.
 TEST(AttentionKernel, OverPagesTreesGroupsAndWindows) {
   uint64_t seed = 20;
   for (const auto& [heads, kv_heads] : {std::pair{2, 2}, std::pair{3, 1}, std::pair{6, 2}}) {
@@ -84,7 +84,7 @@ TEST(AttentionKernel, WithTheWindowOfALayerAndPrompts) {
   }
 }
 
-// Contexts of several splits, of which windows leave some out; more query heads than a block has.
+// Contexts of several splits, partly outside windows; more query heads than a block.
 TEST(AttentionKernel, OverSplitsAndWideGroups) {
   EXPECT_EQ(check_attention<float>({{2, 1, 8, 16}, {{520, 3}, {3, 1}, {254, 4}}, 85}), "");
   EXPECT_EQ(check_attention<BFloat16>({{2, 2, 16, 16}, {{300, 2}}, 86}), "");
@@ -93,8 +93,8 @@ TEST(AttentionKernel, OverSplitsAndWideGroups) {
   EXPECT_EQ(check_attention<double>({{6, 1, 8, 4}, {{9, 3}}, 88}), "");
 }
 
-// T5's bias by distance, and rows that see all of another cache.
-TEST(AttentionKernel, ByDistanceAndOverAMemory) {
+// T5's distance bias, and cross-attention.
+TEST(AttentionKernel, DistanceBiasAndCrossAttention) {
   AttentionShape s{4, 2, 8, 4};
   s.bias = true;
   EXPECT_EQ(check_attention<float>({s, {{60, 5}, {2, 3}}, 92}), "");
@@ -104,7 +104,7 @@ TEST(AttentionKernel, ByDistanceAndOverAMemory) {
   EXPECT_EQ(check_attention<float>({s, {{30, 5}, {7, 3}}, 94}), "");
 }
 
-TEST(AttentionKernel, IsCutForTheRowsItHas) {
+TEST(AttentionKernel, GridFollowsFromTheRows) {
   RowView rows;
   rows.most_keys = 256;
   const auto cut = [&](int together, int group) {
@@ -127,9 +127,8 @@ TEST(AttentionKernel, WithTheLargestHeads) {
   EXPECT_EQ(check_attention<float>({{2, 1, kMaxHeadDim, 16}, {{20, 2}}, 90}), "");
 }
 
-// What a row gets depends on nothing but itself: not on its neighbours, nor on the order in which
-// threads run.
-TEST(AttentionKernel, KeepsARowsBits) {
+// A row's result depends on neither its batch nor the order of threads.
+TEST(AttentionKernel, IsBatchInvariant) {
   AttentionCase c({4, 2, 32, 4}, {{260, 3}, {5, 2}}, 91);
   const AttentionShape& s = c.shape;
   const int64_t q_width = int64_t{s.heads} * s.head_dim;
@@ -164,8 +163,8 @@ TEST(AttentionKernel, KeepsARowsBits) {
   }
 }
 
-// As docs/reports/cuda_step.md counts them.
-TEST(Launches, AreAsCounted) {
+// Counted as in docs/reports/cuda_step.md.
+TEST(Launches, AreAsDocumented) {
   const auto launches = [](const std::function<std::string()>& check) {
     const int64_t before = emulator::launches();
     EXPECT_EQ(check(), "");
@@ -176,21 +175,21 @@ TEST(Launches, AreAsCounted) {
   EXPECT_EQ(launches([] { return check_moves<uint4>({}, 8, 97); }), 1);
 }
 
-TEST(ReadoutKernel, AnswersAsTheCpuDoes) {
+TEST(ReadoutKernel, MatchesTheCpu) {
   uint64_t seed = 0;
   for (const int width : {1, 2, 15, 16, 17, 300, 1023, 1024, 1030, 2100}) {
     EXPECT_EQ(check_readout(width, ++seed), "");
   }
 }
 
-// More blocks of sums than groups of threads, so that groups take several.
-TEST(ReadoutKernel, FeedsWhatWasChosen) {
+// More blocks of sums than thread groups, so that groups process several.
+TEST(ReadoutKernel, ChoosesTokens) {
   for (uint64_t seed = 0; seed < 3; ++seed) EXPECT_EQ(check_choices(seed), "");
 }
 
 TEST(ReadoutKernel, OverManyBlocks) { EXPECT_EQ(check_readout(17 * kSumBlock + 5, 40), ""); }
 
-// The draw's arithmetic is that of race.h for every word, and exp that of lanes.h.
+// The arithmetic of sampling equals race.h for every word, and exp equals lanes.h.
 TEST(ReadoutKernel, ComputesTheBitsOfTheCpu) {
   std::mt19937 random(3);
   for (int i = 0; i < 20000; ++i) {
@@ -215,7 +214,7 @@ TEST(MoveKernel, OfOneRowWiderThanABlock) {
   EXPECT_EQ(check_moves<uint4>({.layers = 1, .heads = 1, .words = 300, .page_rows = 2}, 3, 1), "");
 }
 
-TEST(MoveKernel, TakesTheLargestWordThatFits) {
+TEST(MoveKernel, UsesTheLargestWord) {
   EXPECT_EQ(word_bytes(256), 16);
   EXPECT_EQ(word_bytes(40), 4);
   EXPECT_EQ(word_bytes(10), 2);

@@ -1,4 +1,4 @@
-// Moves between pages on the emulated device beside the same one by one.
+// Moves between pages on the emulated device, against a sequential reference.
 #pragma once
 
 #include <algorithm>
@@ -14,15 +14,15 @@
 namespace tandem::cuda {
 
 struct MoveShape {
-  int layers = 3;  // of the source; the target has `less_layers` less
+  int layers = 3;  // of the source; the target has less_layers fewer
   int less_layers = 0;
   int heads = 2;
   int words = 5;
   int page_rows = 8;
-  bool within = false;  // source and target are one pool
+  bool within = false;  // source and target are the same pool
 };
 
-// Keys and values; rows overlap, and what one move writes the next ones read.
+// Keys and values; rows overlap, and moves read what earlier ones wrote.
 template <class Word>
 std::string check_moves(const MoveShape& s, int n, uint64_t seed) {
   constexpr int64_t kFromPages = 3;
@@ -44,7 +44,7 @@ std::string check_moves(const MoveShape& s, int n, uint64_t seed) {
     moves.push_back(m);
   }
 
-  // [kind][layer][page][head][row] of a pool, by a number of their own.
+  // Elements of a pool [kind][layer][page][head][row], numbered.
   const auto count = [&](int64_t layers, int64_t pages) {
     return layers * pages * s.heads * s.page_rows * s.words;
   };

@@ -1,4 +1,4 @@
-// Every fault that is planted in a kernel is found by its check, and without it nothing is.
+// Every mutation of a kernel is detected by its check. Without mutations all checks pass.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -78,7 +78,7 @@ const Planted kPlanted[] = {
 #undef TANDEM_MUTANT
 };
 
-// The check of the kernel that a fault is planted in; they are listed by kernel.
+// Runs the check for the mutated kernel. Grouped by kernel.
 std::string check_of(Mutant mutant) {
   if (mutant < Mutant::kEmbedAdapters) return norms();
   if (mutant == Mutant::kEmbedAdapters) return inputs();
@@ -95,7 +95,7 @@ class Mutants : public testing::TestWithParam<Planted> {
   void TearDown() override { emulator::awake = Mutant::kNone; }
 };
 
-TEST_P(Mutants, AreFound) {
+TEST_P(Mutants, AreDetected) {
   emulator::seed(11);
   emulator::awake = GetParam().mutant;
   std::string found;
@@ -111,7 +111,7 @@ TEST_P(Mutants, AreFound) {
 INSTANTIATE_TEST_SUITE_P(Planted, Mutants, testing::ValuesIn(kPlanted),
                          [](const auto& info) { return info.param.name; });
 
-TEST(WithoutMutants, NothingIsFound) {
+TEST(WithoutMutants, ChecksPass) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     emulator::seed(seed);
     EXPECT_EQ(first_of({inputs(), norms(), activations(), rope(), attention(), moves(), readout(),

@@ -1,5 +1,5 @@
-// Products of few rows on the emulated device: bit for bit as their order says, and beside the
-// CPU's.
+// Products of a few rows on the emulated device: bit-identical to the documented order of
+// summation, and close to the CPU's result.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ struct ProductShape {
   ProductThen then = ProductThen::kStore;
   bool normed = false;  // x is the norm of fp32 rows
   bool bias = false;
-  bool whole = false;   // small whole numbers, whose sums are exact in any order
-  bool in_fp32 = true;  // of kStore: what comes out
-  int64_t first = 0;    // columns wanted; 0: all
-  int64_t blocks = 3;   // at most
+  bool whole = false;   // small integers, whose sums are exact in any order
+  bool in_fp32 = true;  // for kStore: the output type
+  int64_t first = 0;    // columns to compute; 0: all
+  int64_t blocks = 3;   // maximum
   Activation activation = Activation::kSilu;
 };
 
-// Sixteen rows, a matrix, and any of these rows times it.
+// Sixteen rows, a matrix, and the product of any of the rows.
 template <class T>
 class ProductRig {
  public:
@@ -49,7 +49,7 @@ class ProductRig {
   int64_t width() const { return packed_shape.width(); }
   int64_t columns() const { return s.first > 0 ? s.first : width(); }
 
-  // [rows, columns()], of these rows. fold: the norm is made on the way, else before.
+  // [rows, columns()] for these rows. fold: fused norm, otherwise a separate one.
   std::vector<float> run(const std::vector<int>& rows, bool fold = true) const {
     const std::vector<double> in = taken(x, rows, s.in);
     const bool on_the_way = s.normed && fold;
@@ -96,7 +96,7 @@ class ProductRig {
     return all;
   }
 
-  // The sum of a row and an out, in the order that product.h says.
+  // One element of the product, summed in the order of product.h.
   float ordered(const std::vector<double>& rows, int64_t row, int64_t out) const {
     float sum = 0;
     for (int64_t warp = 0; warp < 8; ++warp) {
@@ -118,7 +118,7 @@ class ProductRig {
     return sum;
   }
 
-  // What run() is to give, to the bit.
+  // Expected result of run(), bit for bit.
   std::vector<float> wanted(const std::vector<int>& rows) const {
     std::vector<double> in = taken(x, rows, s.in);
     const auto n = static_cast<int64_t>(rows.size());
@@ -151,7 +151,7 @@ class ProductRig {
     return all;
   }
 
-  // The CPU's own products of the same numbers, [rows, columns()].
+  // The CPU's product of the same inputs, [rows, columns()].
   std::vector<float> on_cpu(const std::vector<int>& rows) const {
     const bool gated = s.then == ProductThen::kGate;
     cpu::PackedMatrix matrix(is_half<T> ? cpu::WeightType::kHalf : cpu::WeightType::kBFloat16,
@@ -219,13 +219,14 @@ inline std::string same_bits(const std::string& what, const std::vector<float>& 
   if (got.size() != want.size()) return absl::StrCat(what, ": ", got.size(), " numbers");
   for (size_t i = 0; i < want.size(); ++i) {
     if (std::bit_cast<uint32_t>(got[i]) != std::bit_cast<uint32_t>(want[i])) {
-      return absl::StrCat(what, "[", i, "]: ", got[i], " where ", want[i], " was to be");
+      return absl::StrCat(what, "[", i, "]: ", got[i], " instead of ", want[i]);
     }
   }
   return "";
 }
 
-// These rows by a seed: the order's bits, and near the CPU's; of whole numbers the CPU's bits too.
+// Checks random rows: exact in the documented order, and near the CPU's result (equal for
+// integers).
 template <class T>
 std::string check_product(const ProductShape& s, int rows, uint64_t seed) {
   const ProductRig<T> rig(s, seed);
@@ -239,8 +240,8 @@ std::string check_product(const ProductShape& s, int rows, uint64_t seed) {
   return compare(what, std::vector<double>(got.begin(), got.end()), cpu, 2 * tolerance<T>());
 }
 
-// A row's bits are the same whatever rows are beside it, and in whatever order threads run.
-// counts: of rows together; empty: all
+// A row has the same bits in any batch and for any order of threads. counts: batch sizes; empty:
+// all.
 template <class T>
 std::string check_product_rows(const ProductShape& s, uint64_t seed, std::vector<int> counts = {}) {
   const ProductRig<T> rig(s, seed);

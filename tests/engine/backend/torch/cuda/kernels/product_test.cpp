@@ -1,4 +1,4 @@
-// Products of up to 16 rows, with the grids that a device would get.
+// Products of up to 16 rows, with the device's grids.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,8 +16,8 @@ class ProductKernel : public testing::Test {
 using NarrowTypes = testing::Types<BFloat16, Half>;
 TYPED_TEST_SUITE(ProductKernel, NarrowTypes);
 
-// Of less than a step to several rounds of all warps; outs of less than a tile to several groups.
-TYPED_TEST(ProductKernel, IsSummedInItsOrder) {
+// From less than a step to several rounds of all warps; from less than a tile to several groups.
+TYPED_TEST(ProductKernel, SumsInTheDocumentedOrder) {
   uint64_t seed = 0;
   for (const int64_t in : {8, 40, 256, 1160}) {
     for (const int64_t outs : {1, 16, 70}) {
@@ -28,7 +28,7 @@ TYPED_TEST(ProductKernel, IsSummedInItsOrder) {
   }
 }
 
-TYPED_TEST(ProductKernel, OfWholeNumbersHasTheBitsOfTheCpu) {
+TYPED_TEST(ProductKernel, IntegersMatchTheCpu) {
   for (const int rows : {1, 8, 9, 16}) {
     for (const ProductThen then : {ProductThen::kStore, ProductThen::kAdd}) {
       const ProductShape s{.outs = 50, .in = 520, .then = then, .bias = true, .whole = true};
@@ -51,7 +51,7 @@ TYPED_TEST(ProductKernel, AddsActivatesAndGates) {
   }
 }
 
-TYPED_TEST(ProductKernel, NormsOnTheWay) {
+TYPED_TEST(ProductKernel, FusesTheNorm) {
   uint64_t seed = 60;
   for (const ProductThen then : {ProductThen::kStore, ProductThen::kGate}) {
     for (const int64_t in : {16, 264, 600}) {
@@ -63,7 +63,7 @@ TYPED_TEST(ProductKernel, NormsOnTheWay) {
   }
 }
 
-TYPED_TEST(ProductKernel, OfTheFirstColumnsAlone) {
+TYPED_TEST(ProductKernel, FirstColumnsOnly) {
   for (const int64_t first : {1, 16, 37}) {
     for (const int rows : {2, 12}) {
       const ProductShape s{.outs = 70, .in = 64, .first = first};
@@ -72,8 +72,8 @@ TYPED_TEST(ProductKernel, OfTheFirstColumnsAlone) {
   }
 }
 
-// The law that greedy decoding rests on.
-TYPED_TEST(ProductKernel, KeepsARowsBitsFromOneToSixteenRows) {
+// Exactness of greedy decoding depends on this property.
+TYPED_TEST(ProductKernel, IsBatchInvariantUpToSixteenRows) {
   EXPECT_EQ(check_product_rows<TypeParam>({.outs = 20, .in = 328, .bias = true}, 90), "");
   const std::vector<int> some = {2, 8, 9, 16};
   for (const ProductThen then : {ProductThen::kGate, ProductThen::kAdd}) {
@@ -82,8 +82,8 @@ TYPED_TEST(ProductKernel, KeepsARowsBitsFromOneToSixteenRows) {
   EXPECT_EQ(check_product_rows<TypeParam>({.outs = 20, .in = 296, .normed = true}, 93), "");
 }
 
-// However many blocks share the work.
-TYPED_TEST(ProductKernel, KeepsBitsForAnyGrid) {
+// The number of blocks does not matter.
+TYPED_TEST(ProductKernel, BitsDoNotDependOnTheGrid) {
   for (const int rows : {3, 14}) {
     ProductShape s{.outs = 100, .in = 104, .blocks = 1};
     const std::vector<float> one = ProductRig<TypeParam>(s, 95).run(first_rows(rows));
@@ -94,8 +94,8 @@ TYPED_TEST(ProductKernel, KeepsBitsForAnyGrid) {
   }
 }
 
-// What no column asks for is never looked at: NaN beyond a row's end does no harm.
-TEST(PackedWeights, AreFilledUpWithZeros) {
+// Padding is not read: NaN after the end of a row has no effect.
+TEST(PackedWeights, ArePaddedWithZeros) {
   const PackedShape s{20, 40, false};
   EXPECT_EQ(s.tiles(), 2);
   EXPECT_EQ(s.steps(), 2);
@@ -108,7 +108,7 @@ TEST(PackedWeights, AreFilledUpWithZeros) {
   EXPECT_EQ(sum, 20 * 40);
 }
 
-TEST(PackedWeights, OfPairsHaveAGateBesideWhatItGates) {
+TEST(PackedWeights, PairsAlternateGatesAndValues) {
   const PackedShape s{2 * 20, 8, true};
   EXPECT_EQ(s.tiles(), 4);
   EXPECT_EQ(s.out_of(0, 3), 3);
@@ -118,7 +118,7 @@ TEST(PackedWeights, OfPairsHaveAGateBesideWhatItGates) {
   EXPECT_EQ(s.out_of(2, 4), -1);
 }
 
-TEST(ProductKernelLaunches, AreOneWhateverStandsAround) {
+TEST(ProductKernelLaunches, FuseNormAndEpilogue) {
   const auto launches = [](const ProductShape& s, int rows) {
     const ProductRig<BFloat16> rig(s, 1);
     const int64_t before = emulator::launches();

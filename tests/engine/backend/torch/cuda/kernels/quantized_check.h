@@ -1,5 +1,5 @@
-// Products with weights in blocks on the emulated device: bit for bit as their order says, and
-// beside the CPU's.
+// Products with quantized weights on the emulated device: bit-identical to the documented order of
+// summation, and close to the CPU's result.
 #pragma once
 
 #include <cmath>
@@ -24,15 +24,15 @@ struct BlocksShape {
   ProductThen then = ProductThen::kStore;
   bool bias = false;
   bool whole = false;   // rows and scales whose sums are exact in any order
-  bool in_fp32 = true;  // of kStore: what comes out
-  int64_t first = 0;    // columns wanted; 0: all
-  int64_t blocks = 3;   // at most
+  bool in_fp32 = true;  // for kStore: the output type
+  int64_t first = 0;    // columns to compute; 0: all
+  int64_t blocks = 3;   // maximum
   Activation activation = Activation::kSilu;
-  bool normed = false;  // rows are fp32, and their norm is multiplied
-  int64_t beside = 0;   // columns of another matrix before this one's, of kStore and kAdd
+  bool normed = false;  // rows are fp32 and normalized first
+  int64_t beside = 0;   // preceding columns of another matrix, for kStore and kAdd
 };
 
-// Sixteen rows, a matrix, and any of these rows times it.
+// Sixteen rows, a matrix, and the product of any of the rows.
 template <class T>
 class BlocksRig {
  public:
@@ -49,7 +49,7 @@ class BlocksRig {
     for (int64_t i = 0; i < kMostProductRows * s.outs; ++i) residual_.push_back(rounded(normal()));
     device_shape = block_shape(matrix_);
     std::vector<std::byte> packed(static_cast<size_t>(device_shape.words()) * 16);
-    const int64_t half = device_shape.tiles() / 2;  // whoever packs shares tiles
+    const int64_t half = device_shape.tiles() / 2;  // packing may be divided by tiles
     pack_blocks(packed.data(), matrix_, 0, device_shape, half, device_shape.tiles());
     pack_blocks(packed.data(), matrix_, 0, device_shape, 0, half);
     std::vector<uint4> words(static_cast<size_t>(device_shape.words()));
@@ -61,7 +61,7 @@ class BlocksRig {
   int64_t columns() const { return s.first > 0 ? s.first : width(); }
   double& x(int64_t row, int64_t i) { return x_[static_cast<size_t>(row * s.in + i)]; }
 
-  // Rows as the device rounds them.
+  // Rows as quantized by the device.
   struct Rounded {
     DeviceArray<uint8_t> codes;
     DeviceArray<GroupScale> scales;
@@ -83,7 +83,7 @@ class BlocksRig {
     return r;
   }
 
-  // [rows, columns()], of these rows.
+  // [rows, columns()] for these rows.
   std::vector<float> run(const std::vector<int>& rows) const {
     const auto n = static_cast<int64_t>(rows.size());
     const Rounded from = rounded_rows(rows);
@@ -130,7 +130,7 @@ class BlocksRig {
     return all;
   }
 
-  // What run() is to give, to the bit: eight warps, steps of four groups in turn.
+  // Expected result of run(), bit for bit: eight warps take steps of four groups in turn.
   std::vector<float> wanted(const std::vector<int>& rows) const {
     std::vector<float> all;
     for (const int r : rows) {
@@ -154,7 +154,7 @@ class BlocksRig {
     return all;
   }
 
-  // The CPU's own products of the same numbers, [rows, columns()].
+  // The CPU's product of the same inputs, [rows, columns()].
   std::vector<float> on_cpu(const std::vector<int>& rows) const {
     const std::vector<double> in = taken(x_, rows, s.in);
     const std::vector<float> from(in.begin(), in.end()), b(bias_.begin(), bias_.end());
@@ -179,8 +179,7 @@ class BlocksRig {
     return some;
   }
 
-  // Rows of the matrix as numbers, all or those that are named, by the device and by the CPU: ""
-  // where they are the same.
+  // Unpacks all or selected rows on the device and the CPU. Returns "" if they are equal.
   template <class To>
   std::string unpacked(const std::vector<int>& rows = {}) const {
     const std::vector<int> every = first(static_cast<int>(s.outs));
@@ -220,7 +219,7 @@ class BlocksRig {
   double normal() { return std::normal_distribution<double>()(random_); }
   static double rounded(double x) { return static_cast<double>(static_cast<T>(x)); }
 
-  // Of whole rows each group has 127 somewhere, so that its scale is 1.
+  // Integer rows have 127 in each group, so that its scale is 1.
   double number(int64_t i) {
     if (!s.whole) return rounded(normal());
     return i % kGroupInputs == 5 ? 127 : static_cast<double>(random_() % 7) - 3;
@@ -231,11 +230,11 @@ class BlocksRig {
     std::vector<std::byte> all;
     for (int64_t block = 0; block < s.in / f.inputs(); ++block) {
       const size_t at = all.size();
-      for (int i = 0; i < f.file_block_bytes(); ++i) {
+      for (int i = 0; i < f.block_bytes(); ++i) {
         all.push_back(static_cast<std::byte>(random_() & 255));
       }
-      const bool two = f.scales == cpu::Scales::kTwoLevels || f.scales == cpu::Scales::kScaleAndMin;
-      const size_t halves = f.scales == cpu::Scales::kSixteens ? 208 : 0;
+      const bool two = f.scales == QuantScales::kTwoLevels || f.scales == QuantScales::kScaleAndMin;
+      const size_t halves = f.scales == QuantScales::kSixteens ? 208 : 0;
       for (size_t i = 0; i < (two ? 2 : 1); ++i) {
         const Half d(s.whole ? 0.5f : static_cast<float>(0.01 + 0.002 * std::abs(normal())));
         std::memcpy(all.data() + at + halves + 2 * i, &d.bits, 2);
@@ -253,7 +252,7 @@ class BlocksRig {
     return all;
   }
 
-  // A group's numbers of 8 bits, its scale and their sum.
+  // A group's int8 codes, scale and sums.
   struct Group {
     std::vector<int> codes;
     float scale = 1;
@@ -274,7 +273,7 @@ class BlocksRig {
     return g;
   }
 
-  // A row's numbers, or those of its norm.
+  // Values of a row, after the norm if any.
   std::vector<double> row_of(int64_t row) const {
     const std::vector<double> own = taken(x_, {static_cast<int>(row)}, s.in);
     if (!s.normed) return own;
@@ -284,9 +283,8 @@ class BlocksRig {
     return after.numbers();
   }
 
-  // A weight is d s q - dmin n. Of two inputs of a group follow what codes there are: the matrix
-  // says them as numbers, which are exact but for the last rounding, so lines are found from the
-  // blocks.
+  // A weight is d s q - dmin n. Codes are recovered from the unpacked values, which are exact
+  // except for the last rounding; scales are read from the blocks.
   float ordered(const std::vector<double>& row, int64_t out) const {
     const cpu::QuantFormat f = cpu::quant_format(s.type);
     const std::vector<UnitLine> lines = lines_of(out);
@@ -300,14 +298,14 @@ class BlocksRig {
           const UnitLine& line = lines[static_cast<size_t>(g)];
           int q[2] = {};
           for (size_t i = 0; i < 32; ++i) q[i / 16] += (line.codes[i] - f.zero) * x.codes[i];
-          if (f.scales == cpu::Scales::kSixteens) {
+          if (f.scales == QuantScales::kSixteens) {
             const float two = std::fma(static_cast<float>(q[1]), line.scale[1],
                                        static_cast<float>(q[0]) * line.scale[0]);
             total = std::fma(two, x.scale, total);
             continue;
           }
           total = std::fma(static_cast<float>(q[0] + q[1]), line.scale[0] * x.scale, total);
-          if (f.scales != cpu::Scales::kScale) {
+          if (f.scales != QuantScales::kScale) {
             total =
                 std::fma(-line.less, x.scale * static_cast<float>(x.sums[0] + x.sums[1]), total);
           }
@@ -323,7 +321,7 @@ class BlocksRig {
     float scale[2] = {};  // of the first and of the last 16 inputs
     float less = 0;
   };
-  // Read from the CPU's order by its description, not by what packs it for the device.
+  // Reads the CPU's layout by its documentation, independently of the packer.
   std::vector<UnitLine> lines_of(int64_t out) const {
     const auto& segment = matrix_.segments().front();
     const int64_t side = device_shape.pairs ? out / width() : 0;
@@ -340,11 +338,12 @@ class BlocksRig {
     std::vector<UnitLine> all(static_cast<size_t>(device_shape.groups()));
     for (size_t g = 0; g < all.size(); ++g) {
       const auto block = g * 32 / static_cast<size_t>(f.inputs());
-      const std::byte* const scales = from + block * static_cast<size_t>(f.scale_bytes());
-      const bool sixteens = f.scales == cpu::Scales::kSixteens;
+      const std::byte* const scales =
+          from + block * static_cast<size_t>(cpu::QuantizedMatrix::scale_bytes(f));
+      const bool sixteens = f.scales == QuantScales::kSixteens;
       float scale = half(scales + (sixteens ? 256 : 0) + 2 * column);
-      if (f.scales == cpu::Scales::kScaleAndMin) all[g].less = -half(scales + 32 + 2 * column);
-      if (f.scales == cpu::Scales::kTwoLevels) {
+      if (f.scales == QuantScales::kScaleAndMin) all[g].less = -half(scales + 32 + 2 * column);
+      if (f.scales == QuantScales::kTwoLevels) {
         const auto six = [&](size_t n) {
           uint32_t w[3];
           for (size_t k = 0; k < 3; ++k) std::memcpy(&w[k], scales + 64 + 64 * k + 4 * column, 4);
@@ -359,7 +358,7 @@ class BlocksRig {
         all[g].scale[i] = sixteens ? scale * static_cast<float>(s8) : scale;
       }
       const std::byte* const codes =
-          from + segment.codes_at + static_cast<int64_t>(g) * f.code_bytes();
+          from + segment.codes_at + static_cast<int64_t>(g) * cpu::QuantizedMatrix::code_bytes(f);
       for (size_t k = 0; k < 32; ++k) {
         const size_t quad = f.bits == 8 ? k / 4 : k / 4 % 4;
         const auto byte = static_cast<int>(codes[64 * quad + 4 * column + k % 4]);
@@ -380,7 +379,7 @@ class BlocksRig {
   std::mt19937_64 random_;
 };
 
-// As check_product().
+// Like check_product().
 template <class T>
 std::string check_blocks(const BlocksShape& s, int rows, uint64_t seed) {
   const BlocksRig<T> rig(s, seed);
@@ -394,7 +393,7 @@ std::string check_blocks(const BlocksShape& s, int rows, uint64_t seed) {
   return compare(what, std::vector<double>(got.begin(), got.end()), cpu, 2 * tolerance<T>());
 }
 
-// As check_product_rows().
+// Like check_product_rows().
 template <class T>
 std::string check_blocks_rows(const BlocksShape& s, uint64_t seed, const std::vector<int>& counts) {
   const BlocksRig<T> rig(s, seed);
@@ -420,7 +419,7 @@ std::string check_blocks_rows(const BlocksShape& s, uint64_t seed, const std::ve
   return "";
 }
 
-// A row with a number that is none ends as one that is none, and no other does.
+// A row with NaN gives NaN, and other rows do not change.
 template <class T>
 std::string check_blocks_nan(const BlocksShape& s, uint64_t seed) {
   BlocksRig<T> rig(s, seed);

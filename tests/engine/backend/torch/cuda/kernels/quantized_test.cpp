@@ -1,4 +1,4 @@
-// Products of up to 16 rows with weights in blocks, with the grids that a device would get.
+// Products of up to 16 rows with quantized weights, with the device's grids.
 #include "engine/backend/torch/cuda/kernels/quantized.h"
 
 #include <gtest/gtest.h>
@@ -14,15 +14,15 @@ using cpu::QuantType;
 class BlockProductKernel : public testing::TestWithParam<QuantType> {
  protected:
   void SetUp() override { emulator::seed(7); }
-  // Of the type's blocks, at least this many.
+  // At least n, in whole blocks of the type.
   static int64_t inputs(int64_t n) {
     const int block = cpu::quant_format(GetParam()).inputs();
     return (n + block - 1) / block * block;
   }
 };
 
-// Of less than a step to several rounds of all warps; outs of less than a tile to several groups.
-TEST_P(BlockProductKernel, IsSummedInItsOrder) {
+// From less than a step to several rounds of all warps; from less than a tile to several groups.
+TEST_P(BlockProductKernel, SumsInTheDocumentedOrder) {
   uint64_t seed = 0;
   for (const int64_t in : {32, 160, 1088}) {
     for (const int64_t outs : {1, 16, 50}) {
@@ -34,13 +34,13 @@ TEST_P(BlockProductKernel, IsSummedInItsOrder) {
   EXPECT_EQ(check_blocks<Half>({.type = GetParam(), .in = inputs(64)}, 3, 50), "");
 }
 
-TEST_P(BlockProductKernel, NormsRowsBeforeTheyAreRounded) {
+TEST_P(BlockProductKernel, NormalizesBeforeQuantization) {
   EXPECT_EQ(check_blocks<BFloat16>({.type = GetParam(), .in = inputs(300), .normed = true}, 11, 60),
             "");
 }
 
-// As queries, keys and values that a file has in blocks of several types.
-TEST_P(BlockProductKernel, WritesBesideAnother) {
+// For queries, keys and values that have different types in a file.
+TEST_P(BlockProductKernel, WritesPartsOfAResult) {
   for (const ProductThen then : {ProductThen::kStore, ProductThen::kAdd}) {
     EXPECT_EQ(
         check_blocks<BFloat16>(
@@ -49,8 +49,8 @@ TEST_P(BlockProductKernel, WritesBesideAnother) {
   }
 }
 
-// What more than 64 rows and embeddings read: the numbers that the file has.
-TEST_P(BlockProductKernel, IsUnpackedToTheFilesNumbers) {
+// More than 64 rows and embeddings use the unpacked values of the file.
+TEST_P(BlockProductKernel, UnpacksToTheFilesValues) {
   const BlocksRig<BFloat16> rig({.type = GetParam(), .outs = 37, .in = inputs(160)}, 62);
   EXPECT_EQ(rig.unpacked<BFloat16>(), "");
   EXPECT_EQ(rig.unpacked<float>({36, -1, 0, 17, 17}), "");
@@ -60,7 +60,7 @@ TEST_P(BlockProductKernel, IsUnpackedToTheFilesNumbers) {
   EXPECT_EQ(pairs.unpacked<float>({20, 21, 41}), "");
 }
 
-TEST_P(BlockProductKernel, OfWholeNumbersHasTheBitsOfTheCpu) {
+TEST_P(BlockProductKernel, IntegersMatchTheCpu) {
   for (const int rows : {1, 9}) {
     for (const ProductThen then : {ProductThen::kStore, ProductThen::kAdd}) {
       const BlocksShape s{
@@ -83,8 +83,8 @@ TEST_P(BlockProductKernel, AddsActivatesAndGates) {
   }
 }
 
-// The law that greedy decoding rests on.
-TEST_P(BlockProductKernel, KeepsARowsBitsFromOneToSixteenRows) {
+// Exactness of greedy decoding depends on this property.
+TEST_P(BlockProductKernel, IsBatchInvariantUpToSixteenRows) {
   std::vector<int> all = first_rows(kMostProductRows + 1);
   all.erase(all.begin());
   EXPECT_EQ(
@@ -94,7 +94,7 @@ TEST_P(BlockProductKernel, KeepsARowsBitsFromOneToSixteenRows) {
   EXPECT_EQ(check_blocks_rows<BFloat16>(gated, 91, {2, 8, 9, 16}), "");
 }
 
-TEST_P(BlockProductKernel, KeepsBitsForAnyGridAndOfTheFirstColumnsAlone) {
+TEST_P(BlockProductKernel, BitsDoNotDependOnTheGridOrColumns) {
   BlocksShape s{.type = GetParam(), .outs = 70, .in = inputs(96), .blocks = 1};
   const std::vector<float> one = BlocksRig<BFloat16>(s, 95).run(first_rows(5));
   s.blocks = 100;
@@ -103,20 +103,20 @@ TEST_P(BlockProductKernel, KeepsBitsForAnyGridAndOfTheFirstColumnsAlone) {
   EXPECT_EQ(check_blocks<BFloat16>(s, 5, 95), "");
 }
 
-TEST_P(BlockProductKernel, ARowOfNanIsAlone) {
+TEST_P(BlockProductKernel, NaNStaysInItsRow) {
   EXPECT_EQ(check_blocks_nan<BFloat16>({.type = GetParam(), .in = inputs(96)}, 97), "");
 }
 
-// As many bytes as the file, but for what is not filled; of 5 bits one more, of two levels a
-// quarter of a bit.
-TEST_P(BlockProductKernel, TakesTheFilesBytes) {
+// As many bytes as the file, plus padding; one bit more per 5-bit code, a quarter bit for two
+// levels.
+TEST_P(BlockProductKernel, HasTheDocumentedSize) {
   const BlocksShape s{.type = GetParam(), .outs = 64, .in = 512};
   const BlocksRig<BFloat16> rig(s, 1);
   const cpu::QuantFormat f = cpu::quant_format(GetParam());
-  const int64_t in_file = 64 * (512 / f.inputs()) * f.file_block_bytes();
-  const int64_t sixteenths = f.scales == cpu::Scales::kTwoLevels  ? 4
-                             : f.scales == cpu::Scales::kSixteens ? 1
-                                                                  : 0;  // of a bit for each weight
+  const int64_t in_file = 64 * (512 / f.inputs()) * f.block_bytes();
+  const int64_t sixteenths = f.scales == QuantScales::kTwoLevels  ? 4
+                             : f.scales == QuantScales::kSixteens ? 1
+                                                                  : 0;  // bits per 16 weights
   const int64_t more = 64 * 512 * (sixteenths + (f.bits == 5 ? 16 : 0)) / 16 / 8;
   EXPECT_EQ(rig.device_shape.words() * 16, in_file + more);
 }
@@ -128,8 +128,8 @@ INSTANTIATE_TEST_SUITE_P(Types, BlockProductKernel,
                                          QuantType::kQ5K, QuantType::kQ6K),
                          [](const auto& info) { return kNames[static_cast<int>(info.param)]; });
 
-// Rows are rounded as the CPU's are, code for code.
-TEST(QuantizeRowsKernel, RoundsAsTheCpu) {
+// Codes are rounded exactly like the CPU's.
+TEST(QuantizeRowsKernel, MatchesTheCpu) {
   if (cpu::quantized_words() != 12) GTEST_SKIP() << "another order of codes on this processor";
   BlocksRig<BFloat16> rig({.in = 160}, 3);
   for (int64_t i = 0; i < 32; ++i) rig.x(1, 32 + i) = 0;
@@ -155,8 +155,8 @@ TEST(QuantizeRowsKernel, RoundsAsTheCpu) {
   }
 }
 
-// Parts of several types are a matrix each, which lie one behind the other on the CPU.
-TEST(PackedBlocks, AreOfEachSegment) {
+// Segments of different types become separate matrices; on the CPU they are consecutive.
+TEST(PackedBlocks, OnePerSegment) {
   const std::vector<cpu::QuantizedMatrix::Part> parts = {{QuantType::kQ4K, 20},
                                                          {QuantType::kQ6K, 40}};
   cpu::QuantizedMatrix both(parts, 256), second({parts[1]}, 256);
@@ -169,7 +169,7 @@ TEST(PackedBlocks, AreOfEachSegment) {
   }
   const BlockShape shape = block_shape(both, 1);
   EXPECT_EQ(shape.outs, 40);
-  EXPECT_EQ(shape.kind, BlockKind::kQ6K);
+  EXPECT_EQ(shape.type, QuantType::kQ6K);
   std::vector<std::byte> got(static_cast<size_t>(shape.words()) * 16), want(got.size());
   pack_blocks(got.data(), both, 1, shape, 0, shape.tiles());
   pack_blocks(want.data(), second, 0, block_shape(second), 0, shape.tiles());

@@ -1,4 +1,4 @@
-// Answers about rows of logits on the emulated device beside those of engine/sampling: bit for bit.
+// Readout of logits on the emulated device, bit for bit against engine/sampling.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace tandem::cuda {
 
-// What is unusual about a row.
+// Special features of a row.
 enum class RowKind : uint8_t { kPlain, kTies, kHoles, kNan, kInfinite, kNothing };
 
 inline std::vector<float> logits_of(RowKind kind, int n, std::mt19937_64& random) {
@@ -90,7 +90,7 @@ inline std::string compare(const RowAnswer& got, const RowAnswer& want, const Ro
   return "";
 }
 
-// A row of each kind, with vocabularies of their own up to `width` numbers.
+// One row of each kind, with vocabularies of up to `width` tokens.
 inline std::string check_readout(int width, uint64_t seed) {
   std::mt19937_64 random(seed);
   constexpr RowKind kKinds[] = {RowKind::kPlain, RowKind::kTies,     RowKind::kHoles,
@@ -109,7 +109,7 @@ inline std::string check_readout(int width, uint64_t seed) {
     q.key[0] = static_cast<uint32_t>(random());
     q.key[1] = static_cast<uint32_t>(random());
     std::vector<float>& row = rows.emplace_back(logits_of(kind, q.vocab, random));
-    row.resize(static_cast<size_t>(width), 1000.0f);  // behind the vocabulary: the largest of all
+    row.resize(static_cast<size_t>(width), 1000.0f);  // past the vocabulary: the maximum
     all.insert(all.end(), row.begin(), row.end());
     questions.push_back(q);
   }
@@ -126,7 +126,8 @@ inline std::string check_readout(int width, uint64_t seed) {
   return "";
 }
 
-// Rows with a token of their own, and with each kind of choice of answers, one of which is none.
+// Rows with a token of their own, and with each kind of choice from answers, one of which is
+// invalid.
 inline std::string check_choices(uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<RowAnswer> kept(5);
@@ -161,7 +162,7 @@ inline std::string check_choices(uint64_t seed) {
   choose({}, to, from, asked, n, answers);
   for (int64_t r = 0; r < n; ++r) {
     if (to[r] != want[static_cast<size_t>(r)]) {
-      return absl::StrCat("row ", r, " is fed ", to[r], ", not ", want[static_cast<size_t>(r)]);
+      return absl::StrCat("row ", r, " gets ", to[r], ", not ", want[static_cast<size_t>(r)]);
     }
   }
   return "";

@@ -1,5 +1,5 @@
-// model.safetensors.index.json, well-formed or not, beside two good shards: what opens has just
-// their tensors, and no file outside the folder is asked for.
+// Fuzzes model.safetensors.index.json next to two valid shards. A checkpoint that opens has exactly
+// their tensors, and no file outside the folder is opened.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// A GGUF file that parses describes bytes that are really there, and what is made of its metadata
-// is JSON or a refusal.
+// A GGUF file that parses describes bytes that exist, and its metadata converts to JSON or an
+// error.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "engine/backend/torch/weights/convert.h"
-#include "engine/backend/torch/weights/gguf.h"
-#include "engine/backend/torch/weights/gguf_model.h"
-#include "engine/backend/torch/weights/gguf_tokenizer.h"
-#include "tests/engine/backend/torch/weights/gguf_builder.h"
+#include "engine/backend/torch/weights/gguf/gguf.h"
+#include "engine/backend/torch/weights/gguf/model.h"
+#include "engine/backend/torch/weights/gguf/tokenizer.h"
+#include "tests/engine/backend/torch/weights/gguf/builder.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -76,8 +76,9 @@ const std::vector<std::string>& good_files() {
 
 }  // namespace
 
-// The input as a file; and as edits of a good one, so that most inputs come past the counts: the
-// first byte chooses the file, then four bytes each are a place (two), what to do and a value.
+// Uses the input as a file and as edits of a valid file. With edits, most inputs get past the
+// counts. The first byte selects the file; then every four bytes are an offset (two), an operation
+// and a value.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   parse(tandem::fuzz::text_of(data, size));
   if (size == 0) return 0;

@@ -1,10 +1,10 @@
-// config.json and generation_config.json, well-formed or not.
+// Fuzzes config.json and generation_config.json.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "engine/backend/torch/weights/generation_config.h"
-#include "engine/backend/torch/weights/hf_config.h"
+#include "engine/backend/torch/weights/hf/config.h"
+#include "engine/backend/torch/weights/hf/generation_config.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/json_mutator.h"
 

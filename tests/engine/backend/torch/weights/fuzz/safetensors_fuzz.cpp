@@ -1,10 +1,10 @@
-// A file that parses describes bytes that are really there.
+// A file that parses describes bytes that exist.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
 
-#include "engine/backend/torch/weights/safetensors.h"
+#include "engine/backend/torch/weights/safetensors/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -39,8 +39,8 @@ void parse(const std::string& file) {
 
 }  // namespace
 
-// The input as a file; and, so that most inputs come past the header's length, as a header with its
-// right length before as many data bytes as the first input byte says.
+// Uses the input as a file and as a header with the correct length, so that most inputs get past
+// the header length. The first input byte is the number of data bytes that follow the header.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string input = tandem::fuzz::text_of(data, size);
   parse(input);

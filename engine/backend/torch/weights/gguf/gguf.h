@@ -1,0 +1,71 @@
+// The GGUF format, versions 2 and 3: typed metadata, tensor descriptions, tensor data.
+// (Specification: docs/gguf.md of ggml. Block types: gguf/blocks.h.)
+//
+// Files are untrusted. A file that parses has tensors of known types, stored consecutively, each
+// with exactly the bytes of its type and shape, padded with zeros to the file's alignment. No data
+// follows the last tensor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
+
+namespace tandem {
+
+enum class GgufType : uint32_t {  // as in the file
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12,
+};
+
+const char* gguf_type_name(GgufType type);  // "u32"
+
+// A metadata value: a view into the file.
+struct GgufValue {
+  GgufType type = GgufType::kU8;
+  GgufType element = GgufType::kU8;  // element type of an array; never kArray
+  uint64_t count = 1;                // number of elements
+  std::span<const std::byte> data;   // the elements; strings are preceded by their lengths
+};
+
+struct GgufTensor {
+  const BlockFormat* format = nullptr;  // never null
+  std::vector<int64_t> shape;           // outermost first: [out, in]; 1 to 4 dimensions >= 1
+  std::span<const std::byte> data;
+};
+
+struct Gguf {
+  std::map<std::string, GgufValue, std::less<>> metadata;
+  std::map<std::string, GgufTensor, std::less<>> tensors;
+};
+
+// Parses everything except tensor data. file: the whole file; name: for messages. Errors are
+// INVALID_ARGUMENT: "name: key or tensor: field: value; allowed: range". Memory and time are linear
+// in the length of metadata and descriptions, regardless of the counts in the file.
+absl::StatusOr<Gguf> parse_gguf(std::span<const std::byte> file, absl::string_view name);
+
+// Well-formed UTF-8 (RFC 3629).
+bool is_utf8(std::string_view text);
+
+// quote_value() for arbitrary bytes.
+std::string quote_bytes(std::string_view bytes);
+
+}  // namespace tandem
