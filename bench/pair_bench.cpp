@@ -140,7 +140,7 @@ std::vector<Method> methods_with_masks() {
   add("chain", BitaTreeKind::kChain, 1, false);
   add("spine, k 2", BitaTreeKind::kSpine, 2, false);
   add("efficient, k 5", BitaTreeKind::kEfficient, kCandidates, false);
-  add("as many rows as pay", BitaTreeKind::kEfficient, kCandidates, true);
+  add("adaptive rows", BitaTreeKind::kEfficient, kCandidates, true);
   return found;
 }
 

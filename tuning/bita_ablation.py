@@ -29,7 +29,7 @@ from tuning.frozen_model import FrozenModel
 from tuning.mask_rows import MaskParameters
 from tuning.schedule import Budget
 
-PAGE = ROOT / "docs" / "benchmarks" / "bita.md"
+PAGE = ROOT / "docs" / "reports" / "bita.md"
 # What a table's row is measured with: kind and candidates.
 TREES = (
     ("efficient", 5),
@@ -152,7 +152,7 @@ def main() -> None:
             settings = dataclasses.replace(whole, **change)
             folder = arguments.work / f"{arguments.adapter.name}-{name.replace(' ', '-')}"
             found[name] = train(frozen, settings, samples, held_out, arguments.steps, folder)
-        text += f"\nVariants, {arguments.steps} steps each:\n\n{variant_table(found)}\n"
+        text += f"\n\nVariants, {arguments.steps} steps each:\n\n{variant_table(found)}\n"
     print(text)
     if arguments.write:
         put(PAGE, arguments.adapter.name, text)

@@ -1,4 +1,4 @@
-"""What BiTA's masks learned, as a page: models/*-bita/training.json.
+"""The training tables of docs/reports/bita.md, from models/*-bita/training.json.
 
 python -m tuning.bita_page --write
 """
@@ -10,7 +10,7 @@ from bench.peers.models import ROOT
 from bench.peers.report import put, table
 from tuning import bita
 
-PAGE = ROOT / "docs" / "benchmarks" / "bita.md"
+PAGE = ROOT / "docs" / "reports" / "bita.md"
 MODELS = ("code-large-bita", "smollm2-135m-bita", "qwen2.5-coder-0.5b-bita")
 TREE = "efficient k=5"  # whose accept lengths are shown
 TEXTS = {"code": "code", "humaneval": "HumanEval", "chat": "chat"}
@@ -35,7 +35,7 @@ def about(number: int, training: dict) -> str:
     return (
         f"{number}. {training['answers']} answers ({training['tokens']} tokens), "
         f"{training['steps']} steps of {settings['samples_per_batch']} answers with "
-        f"{settings['groups']} groups of masks each, {training['minutes']} minutes."
+        f"{settings['groups']} mask groups each, {training['minutes']} minutes."
     )
 
 
@@ -62,7 +62,7 @@ def histogram(held_out: dict) -> str:
     for text, counts in lengths.items():
         padded = counts + [0] * (deepest - len(counts))
         rows.append([TEXTS[text], *(f"{100 * n / sum(counts):.0f}" for n in padded)])
-    return table(["kept", *map(str, range(deepest))], rows)
+    return table(["accepted", *map(str, range(deepest))], rows)
 
 
 def right(held_out: dict) -> str:
@@ -73,20 +73,20 @@ def right(held_out: dict) -> str:
     for text in texts:
         pairs = zip(held_out[text]["first"], held_out[text]["five"], strict=True)
         rows.append([TEXTS[text], *(f"{100 * a:.0f} / {100 * b:.0f}" for a, b in pairs)])
-    return table(["first / first five right", *(f"m_{i + 1}" for i in masks)], rows)
+    return table(["first / one of first five correct, %", *(f"m_{i + 1}" for i in masks)], rows)
 
 
 def section(trainings: list[dict], held_out: dict) -> str:
     stories = "\n".join(about(*one) for one in enumerate(trainings, 1))
     return f"""{trees(held_out)}
 
-Passes with the efficient tree of k = 5, percent, by the candidates that they keep:
+Passes with the efficient tree, k = 5, in percent by accepted candidates:
 
 {histogram(held_out)}
 
 {right(held_out)}
 
-Trainings, each from where the one before it ended:
+Trainings, each continuing the one before:
 
 {stories}
 

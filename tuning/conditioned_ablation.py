@@ -25,14 +25,14 @@ from tuning import conditioned_samples, corpus, frozen_model, fusion, llm_to_slm
 from tuning.conditioned_samples import Reader, Samples
 from tuning.llm_to_slm import Conditioned, Settings
 
-PAGE = ROOT / "docs" / "fidelity.md"
+PAGE = ROOT / "docs" / "reports" / "llm_to_slm.md"
 LOW_RANK_RATE = 1e-3
 MATCHED = "the same texts, conditioned on their own", "conditioned on another prompt"
 PART = "ablations of llm to slm"
 # Table 9, layers of GPT2 XL (48) read for GPT2, mean of ROUGE-1, 2 and L; and table 7, BLEU.
 PAPER = [
     ["GPT2 alone (CNN/Daily Mail)", "27.83"],
-    ["conditioned by GPT2 XL, layer 1; 4; 8; all", "28.03; 26.25; 23.51; 26.94"],
+    ["conditioned on GPT2 XL, layer 1; 4; 8; all", "28.03; 26.25; 23.51; 26.94"],
     ["T5 Large → T5 Small, translating, add; replace", "31.54; 31.47"],
     ["the same, the small model frozen; LoRA of it, unconditioned", "30.27; 26.36"],
 ]
@@ -49,7 +49,7 @@ def variants(layers: int) -> dict[str, dict]:
     found |= {f"add, layer {layer}": {"layer": layer} for layer in quarters}
     low_rank = {"train": "lora", "small_rate": LOW_RANK_RATE}
     found |= {
-        "add, one matrix for a projector": {"linear": True},
+        "add, linear projector": {"linear": True},
         "add, LoRA of the small model": low_rank,
         "unconditioned, LoRA of the small model": low_rank | {"conditioned": False},
         "add, the small model frozen": {"train": "frozen"},
@@ -120,18 +120,18 @@ def line(name: str, nats: dict[str, float], matched: tuple[dict, dict] | None = 
 def section(
     alone: dict[str, dict], found: dict[str, dict], s: Settings, conditions: list[list[str]]
 ) -> str:
-    lines = [line(f"the {name} model as it came", nats) for name, nats in alone.items()]
+    lines = [line(f"unchanged {name} model", nats) for name, nats in alone.items()]
     for name, nats in found.items():
         said = nats.get("llm_to_slm") or nats["small, tuned alone"]
         matched = [nats[who] for who in MATCHED if who in nats]
         lines.append(line(name, said, tuple(matched)))
     parts = [f"tokens {part}" for part in list(alone["small"])[1:]]
-    head = ["", "nats/token", *parts, "those with another as long", "conditioned on that one"]
+    head = ["", "nats/token", *parts, "matched texts, own prompt", "matched texts, another prompt"]
     return f"""{s.steps} steps of {s.batch} texts ({s.samples} texts of {s.shortest_prompt} to {s.longest_prompt} tokens and the next {s.answer}), {s.checked} held-out ones.
 
 {table(head, lines)}
 
-The paper's own:
+The paper's results:
 
 {table(["", "score"], PAPER)}
 

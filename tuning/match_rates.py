@@ -11,7 +11,7 @@ from bench.peers.models import ROOT
 from bench.peers.report import put, table
 from tuning.early_heads import CANDIDATES
 
-PAGE = ROOT / "docs" / "benchmarks" / "ppd.md"
+PAGE = ROOT / "docs" / "reports" / "ppd.md"
 MODELS = {
     "code-large-heads": ("code-large", 8),
     "smollm2-135m-heads": ("SmolLM2 135M Instruct, 4-bit blocks", 30),
@@ -20,7 +20,7 @@ MODELS = {
 }
 TEXTS = {
     "files": "held-out files' own text",
-    "code": "own answers behind held-out prompts",
+    "code": "own answers to held-out prompts",
     "humaneval": "own answers to HumanEval",
     "chat": "own answers to questions",
 }
@@ -77,21 +77,20 @@ def tokens(count: int | None) -> str:
 
 def about(report: dict) -> str:
     if "trained" not in report:
-        return """Percent of tokens with the model's own output matrix, for which nothing was trained; latency is what Theorem 4.1 makes of
-them."""
+        return """Percent of tokens with the model's own output matrix, without training; latency by Theorem 4.1."""
     rank, rows = report["settings"]["rank"], report["rows"]
     steps = ""
     if "steps" in report:
-        took = f"in {report['steps']} steps ({report['minutes']} minutes of a busy machine)"
-        steps = f", learned {took}"
+        took = f"in {report['steps']} steps ({report['minutes']} minutes)"
+        steps = f", trained {took}"
         if "learned" in report:
             layers = ", ".join(map(str, report["learned"]))
-            steps = f"; those of layers {layers} learned on {took}"
+            steps = f"; those of layers {layers} trained further {took}"
     kinds = "shared / trained"
     if "frequent" in report:
         kinds += f" / trained, of the first {report['draft_vocabulary']} token ids alone"
     return f"""Heads of rank {rank}, by regression on {rows} rows{steps}.
-Percent of tokens, {kinds}; latency is what Theorem 4.1 makes of the trained rate."""
+Percent of tokens, {kinds}; latency by Theorem 4.1 from the trained rate."""
 
 
 def section(name: str, layers: int, report: dict) -> str:
@@ -103,7 +102,7 @@ def section(name: str, layers: int, report: dict) -> str:
         for text, title in TEXTS.items()
         if text in report["shared"]
     ]
-    return f"## {name}\n\n{about(report)}\n\n{chr(10).join(blocks)}"
+    return f"### {name}\n\n{about(report)}\n\n{chr(10).join(blocks)}"
 
 
 def paper_section() -> str:
@@ -113,9 +112,9 @@ def paper_section() -> str:
             cells = [f"{a:.0f} / {b:.0f}" for a, b in zip(shared, trained, strict=True)]
             rows.append([task, str(k), *cells])
     head = ["", "k", *(f"layer {layer} of 40" for layer in PAPER_LAYERS)]
-    return f"""## The paper's: Vicuna-13B
+    return f"""### The paper: Vicuna-13B
 
-arXiv 2307.05908, Table 2, percent, shared / trained. There a layer's whole classifier is trained, on 8 A100.
+arXiv 2307.05908, Table 2, percent, shared / trained. The paper trains a whole classifier per layer, on 8 A100.
 
 {table(head, rows)}
 """

@@ -30,6 +30,7 @@ from bench.peers import machine, report
 from bench.peers.models import ROOT, directories, prompts
 from bench.peers.peer import VARIANTS, Peer
 
+PAGE = ROOT / "docs" / "reports" / "throughput.md"
 PAUSE = 0.5  # seconds between turns: OpenMP's threads go on spinning for a while after work
 
 
@@ -120,7 +121,7 @@ def parse(arguments):
     parser.add_argument("--threads", type=int, default=machine.cores(), help="of Transformers")
     parser.add_argument("--server", type=Path, default=ROOT / "build/release/bin/tandem-server")
     parser.add_argument("--peer-only", action="store_true", help="without a server")
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--check", action="store_true", help="fail if any of ours is slower")
     return parser.parse_args(arguments)
 
@@ -162,9 +163,7 @@ def main(arguments=None) -> int:
     text = report.markdown(conditions, cases)
     print(text)
     if args.write:
-        path = ROOT / "docs" / "benchmarks" / ("throughput.md" if args.mixed else "ar.md")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        report.put(PAGE, "many lengths" if args.mixed else "one length", text)
     slower = [c for c in cases if c.ours and c.ratio() < 1]
     return 1 if args.check and slower else 0
 

@@ -20,7 +20,7 @@ from bench.peers import machine, serving
 from bench.peers.models import HOME, ROOT
 from bench.peers.report import put, table
 
-PAGE = ROOT / "docs" / "fidelity.md"
+PAGE = ROOT / "docs" / "reports" / "fidelity.md"
 LARGE, SMALL = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
 MASKS = "qwen2.5-coder-0.5b-bita"
 
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("problems", type=int, nargs="?", default=4)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--server", type=Path, default=serving.BINARY)
-    parser.add_argument("--write", action="store_true", help="into docs/fidelity.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/fidelity.md")
     args = parser.parse_args()
     busy = machine.load_before(args.write)
     torch.set_num_threads(machine.cores())
@@ -104,11 +104,11 @@ def main() -> None:
     rows = [[name, f"{x:.1f}", f"{best / x:.2f}"] for name, x in speeds.items()]
     command = " ".join(["python -m bench.peers.assisted", *sys.argv[1:]])
     about = (
-        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), busy before {busy:.0%}: "
-        f"{args.problems} prompts, {args.tokens} tokens each, the prompt's reading included."
+        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
+        f"{machine.processor()} ({machine.instructions()}), load before {busy:.0%}. "
+        f"{args.problems} prompts, {args.tokens} new tokens each, prefill included."
     )
-    text = f"{about}\n\n{table(['', 'tokens/s', 'auto is faster by'], rows)}\n"
+    text = f"{about}\n\n{table(['', 'tokens/s', 'auto / this'], rows)}\n"
     print(text)
     if args.write:
         put(PAGE, "assisted", text)

@@ -20,7 +20,7 @@ from bench.peers.models import HOME, ROOT
 from bench.peers.report import put, table
 from bench.peers.serving import BINARY, Client, at_once, server
 
-PAGE = ROOT / "docs" / "benchmarks" / "bita.md"
+PAGE = ROOT / "docs" / "reports" / "bita.md"
 STREAMS = (1, 8)
 CONFIG = """
 models {{ name: "large" path: "{path}" dtype: {dtype} extras {{ name: "masks" path: "{masks}" }} }}
@@ -85,7 +85,7 @@ def tree(name: str, kind: str, masks: int, candidates: int) -> Way:
 AR = Way("autoregressive", "Autoregressive")
 WAYS = (
     AR,
-    Way("BiTA, as many rows as pay", "Bita"),
+    Way("BiTA, adaptive rows", "Bita"),
     tree("spine, M 1, k 2 (5 rows)", "TREE_SPINE", 1, 2),
     tree("efficient, M 3, k 5 (64 rows)", "TREE_EFFICIENT", 3, 5),
     Way("n-grams", "Ngram"),

@@ -23,11 +23,11 @@ from pathlib import Path
 from bench.peers import machine
 from bench.peers.engines import THREADS, CTranslate2, Tandem, Transformers
 from bench.peers.models import HOME, ROOT, prompts
-from bench.peers.report import table
+from bench.peers.report import put, table
 from bench.peers.whole_model import Contender, choose
 from bench.peers.worker import Failed, Refused
 
-PAGE = ROOT / "docs" / "benchmarks" / "families.md"
+PAGE = ROOT / "docs" / "reports" / "models.md"
 GOAL = 1.15
 PROMPT, TRIAL_NEW = 64, 8
 
@@ -206,11 +206,7 @@ def page(
     results: dict[str, dict[str, list[float]]], conditions: list[list[str]], length: Length
 ) -> str:
     head = ["shape", "Tandem, ms", "Transformers, ms", "CTranslate2, ms", "best peer / Tandem"]
-    return f"""# What a token of each family costs
-
-Milliseconds per decoded token of one stream behind {PROMPT} tokens (of T5, behind a source of so many): greedy, fp32, random weights,
-all cores. Median of {length.turns} turns of {length.new} tokens, least and greatest. Transformers and CTranslate2 run with the settings that a trial found
-fastest. Tandem is asked over gRPC. The goal is {GOAL} × the best peer's speed.
+    return f"""Median of {length.turns} turns of {length.new} tokens, minimum and maximum in parentheses; context {PROMPT} tokens.
 
 {table(head, [line(name, found) for name, found in results.items()])}
 
@@ -260,7 +256,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     print(text)
     if args.write:
-        PAGE.write_text(text)
+        put(PAGE, "families", text)
 
 
 if __name__ == "__main__":

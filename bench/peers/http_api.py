@@ -1,9 +1,9 @@
-"""What a token costs through either door: the OpenAI door's server CPU beside gRPC's.
+"""Server CPU per token over HTTP and over gRPC.
 
     scripts/bench_http [--write]
 
-tandem-server with a fake device serves bench/http_load.cpp's readers by each door in turn, a process
-of its own for each turn. Its tokens are those that its metrics count.
+tandem-server with a fake device serves the readers of bench/http_load.cpp over each API in turn, with a
+new process for each turn. Tokens are counted by the server's metrics.
 """
 
 import argparse
@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bench.peers import machine
 from bench.peers.models import ROOT
-from bench.peers.report import table
+from bench.peers.report import put, table
 from bench.peers.streams import cpu_seconds, running
 
-PAGE = ROOT / "docs" / "benchmarks" / "doors.md"
+PAGE = ROOT / "docs" / "reports" / "serving.md"
 TOKENS = "tandem_generated_tokens_total"
 
 CONFIG = """\
@@ -33,13 +33,13 @@ models {{
 limits {{ max_running: 1024 max_waiting: 1024 max_waiting_per_client: 1024 step_rows: 16384 }}
 server {{ max_concurrent_streams: 1024 max_connections_per_host: 1024 openai: "127.0.0.1:0" }}
 """
-# Name, door, whether each of gRPC's streams has a connection of its own, as OpenAI's have.
-DOORS = (
+# Name, API, one connection per gRPC stream (as HTTP clients have).
+APIS = (
     ("gRPC, one connection", "grpc", False),
-    ("gRPC, a connection each", "grpc", True),
-    ("OpenAI", "openai", True),
+    ("gRPC, one connection per stream", "grpc", True),
+    ("HTTP", "openai", True),
 )
-PACES = (("as fast as it goes", 0.0), ("a token every 10 ms", 0.01))
+PACES = (("unlimited", 0.0), ("a token every 10 ms", 0.01))
 
 
 @dataclass
@@ -55,8 +55,8 @@ def tokens(http: str) -> int:
     return sum(int(float(line.split()[-1])) for line in lines if line.startswith(TOKENS + "{"))
 
 
-def turn(args, door: str, own: bool, streams: int, pass_seconds: float) -> Turn:
-    with tempfile.TemporaryDirectory(prefix="tandem-doors-") as temporary:
+def turn(args, api: str, own: bool, streams: int, pass_seconds: float) -> Turn:
+    with tempfile.TemporaryDirectory(prefix="tandem-http-") as temporary:
         folder = Path(temporary)
         pages = streams * (args.new_tokens // 16 + 4)
         config = folder / "config.textproto"
@@ -67,7 +67,7 @@ def turn(args, door: str, own: bool, streams: int, pass_seconds: float) -> Turn:
         flags = ["--listen=127.0.0.1:0", "--http=127.0.0.1:0", "--grace-seconds=1"]
         with running([*command, *flags, "--log-level=warn"], folder) as (process, _):
             ports = dict(line.split("=", 1) for line in (folder / "ports").read_text().splitlines())
-            load = [args.binaries / "http_load", f"--door={door}", f"--address={ports[door]}"]
+            load = [args.binaries / "http_load", f"--api={api}", f"--address={ports[api]}"]
             load += [f"--streams={streams}", f"--connections={streams if own else 1}"]
             load += [f"--new-tokens={args.new_tokens}", f"--seconds={args.seconds}"]
             with subprocess.Popen(load, stdout=subprocess.PIPE, text=True) as readers:
@@ -95,10 +95,10 @@ def spread(values: list[float], digits: int) -> str:
 
 def markdown(results: dict, args, conditions: dict[str, str]) -> str:
     rows = []
-    for (pace, streams), doors in results.items():
-        cpus = {name: statistics.median(t.cpu for t in turns) for name, turns in doors.items()}
-        for name, turns in doors.items():
-            ratio = cpus[name] / cpus[DOORS[1][0]]
+    for (pace, streams), apis in results.items():
+        cpus = {name: statistics.median(t.cpu for t in turns) for name, turns in apis.items()}
+        for name, turns in apis.items():
+            ratio = cpus[name] / cpus[APIS[1][0]]
             rows.append(
                 [
                     pace,
@@ -106,27 +106,17 @@ def markdown(results: dict, args, conditions: dict[str, str]) -> str:
                     name,
                     spread([t.rate for t in turns], 0),
                     spread([t.cpu for t in turns], 1),
-                    f"**{ratio:.2f}**" if name == "OpenAI" else f"{ratio:.2f}",
+                    f"**{ratio:.2f}**" if name == "HTTP" else f"{ratio:.2f}",
                     f"{statistics.median(t.joined for t in turns):.1f}",
                 ]
             )
-    head = ["pace", "streams", "door", "tokens/s", "server CPU, µs per token"]
+    head = ["pace", "streams", "API", "tokens/s", "server CPU, µs per token"]
     main = table([*head, "ratio", "tokens per message"], rows)
     facts = "\n".join(f"| {name} | {value} |" for name, value in conditions.items())
-    return f"""# What a token costs through either door
+    return f"""{main}
 
-The server's CPU (user and system) for each token that it streams, through gRPC and through the OpenAI door. "ratio" is to gRPC with a
-connection for each stream, which is what OpenAI's clients have; many streams of gRPC's on one connection share its writes.
-
-{main}
-
-Medians of {args.repeats} turns of {args.seconds:.0f} s, smallest and largest in parentheses; the doors take turns.
-
-- `tandem-server` with a fake device: admission, scheduler, KV books, detokenizing, stop conditions, metrics and flow control are
-  those of production, and in the figures. The device's passes take no time, or 10 ms; it does not check memory (`check_memory`).
-- A stream is a completion of {args.new_tokens} tokens behind a prompt of 16, only text, no usage, and begins again when it has ended.
-- The readers (`bench/http_load.cpp`) run on the same machine, and parse nothing of an event but where it begins. Where they do not keep
-  up, the server joins tokens in a message; the last column says how many.
+Medians of {args.repeats} turns of {args.seconds:.0f} s, minimum and maximum in parentheses. A request has a prompt of 16 tokens and
+generates {args.new_tokens}.
 
 | condition | |
 |---|---|
@@ -141,17 +131,17 @@ def main(arguments=None) -> int:
     parser.add_argument("--seconds", type=float, default=5, help="that are measured")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/http_api.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/serving.md")
     args = parser.parse_args(arguments)
     busy = machine.load_before(args.write)
     results = {}
     for pace, pass_seconds in PACES:
         for streams in args.streams:
-            doors = results[pace, streams] = {name: [] for name, _, _ in DOORS}
+            apis = results[pace, streams] = {name: [] for name, _, _ in APIS}
             for _ in range(args.repeats):
-                for name, door, own in DOORS:
-                    doors[name].append(turn(args, door, own, streams, pass_seconds))
-                    print(pace, streams, name, doors[name][-1], file=sys.stderr)
+                for name, api, own in APIS:
+                    apis[name].append(turn(args, api, own, streams, pass_seconds))
+                    print(pace, streams, name, apis[name][-1], file=sys.stderr)
     command = f"`scripts/bench_http {' '.join(arguments or sys.argv[1:])}`".replace(" `", "`")
     conditions = {
         "command": command,
@@ -163,7 +153,7 @@ def main(arguments=None) -> int:
     text = markdown(results, args, conditions)
     print(text)
     if args.write:
-        PAGE.write_text(text)
+        put(PAGE, "http and grpc", text)
     return 0
 
 

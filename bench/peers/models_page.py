@@ -1,4 +1,4 @@
-"""docs/benchmarks/models.md: what whole_model.py measured, part by part, against the goals."""
+"""The tables of docs/reports/models.md, of the parts that whole_model.py measured."""
 
 import json
 import statistics
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers.engines import SHOWN, bytes_per_weight
-from bench.peers.report import table
+from bench.peers.report import folded, table
 
 WIDTH_NAMES = {"32": "32 bit", "16": "16 bit", "8": "8 bit"}
 # Decoding, ours over the best peer of equal width, by (width, streams).
@@ -187,7 +187,7 @@ def bandwidth_table(parts: list[Part]) -> str:
                         f"{bandwidth / probe:.0%}",
                     ]
                 )
-    head = ["model", "engine", "weights, MB", "token, ms", "GB/s", "probe, GB/s", "share"]
+    head = ["model", "engine", "weights, MB", "token, ms", "GB/s", "probe, GB/s", "share of probe"]
     return table(head, lines)
 
 
@@ -230,7 +230,7 @@ def profile_text(parts: list[Part]) -> str:
         lines.append(["all", *(f"{totals[c]:.3f}" for c in columns)])
         facts = [step_fact(part, case, totals) for case in part.cases() if not part.met(case)]
         sections.append(
-            f"### {part.model}, {part.ours.split()[-1]}\n\n"
+            f"#### {part.model}, {part.ours.split()[-1]}\n\n"
             + table(["part, ms", *columns], lines)
             + f"\n\n{read_by_step(part, columns)}\n\n"
             + "\n".join(fact for fact in facts if fact)
@@ -246,8 +246,8 @@ def read_by_step(part: Part, columns: list[str]) -> str:
     sequences = {"1 row": 1, "8 sequences": 8}
     others = ", ".join(f"{kept * sequences[c] / 1e6:,.0f} MB ({c})" for c in columns)
     return (
-        f"Such a step reads {weights / 1e6:,.0f} MB of weights; keys and values {others}. The read "
-        f"probe gave {part.profile['probe'] / 1e9:.1f} GB/s at that time."
+        f"A step reads {weights / 1e6:,.0f} MB of weights and, of keys and values, {others}. The read "
+        f"probe measured {part.profile['probe'] / 1e9:.1f} GB/s."
     )
 
 
@@ -263,10 +263,10 @@ def step_fact(part: Part, case: dict, totals: dict[str, float]) -> str:
     memory = 1e3 * part.result["weights"] * bytes_per_weight(kind, precision) / part.probe(case)
     stream = "stream" if streams == 1 else "streams"
     return (
-        f"- {streams} {stream}: a step takes {ours:.2f} ms in the server as a client sees it, "
-        f"{totals[column]:.2f} ms in `bench_step`; reading the weights at the probe's speed "
-        f"{memory:.2f} ms; the best peer's step {peer:.2f} ms. To meet the goal ours would have to "
-        f"take {peer / part.goal(case):.2f} ms."
+        f"- {streams} {stream}: a step takes {ours:.2f} ms over gRPC and "
+        f"{totals[column]:.2f} ms in `bench_step`. Reading the weights at the probe's bandwidth takes "
+        f"{memory:.2f} ms; the best peer's step takes {peer:.2f} ms. The goal is "
+        f"{peer / part.goal(case):.2f} ms."
     )
 
 
@@ -278,7 +278,7 @@ def client_text(parts: list[Part]) -> str:
     ]
     share, model, case = max(shares, key=lambda found: found[0])
     return (
-        f"Tandem's client took {min(shares, key=lambda f: f[0])[0]:.1%} to {share:.1%} of the "
+        f"Tandem's client used {min(shares, key=lambda f: f[0])[0]:.1%} to {share:.1%} of the "
         f"machine, most with {case['streams']} streams of {model}."
     )
 
@@ -309,8 +309,8 @@ def conditions_table(parts: list[Part]) -> str:
             "date",
             "probe, GB/s",
             "busy before",
-            "others during turns (most)",
-            "idle engines, s",
+            "other load in turns (max)",
+            "CPU of paused engines, s",
             "prompt, new tokens",
             "turns",
             "seconds",
@@ -334,7 +334,7 @@ def versions_table(parts: list[Part]) -> str:
         version = ", ".join(by_key.get("version", ["-"]))
         rest = "; ".join(f"{k}: {', '.join(v)}" for k, v in by_key.items() if k != "version")
         lines.append([kind, version, rest or "-"])
-    return table(["engine", "version", "what it says it computes with"], lines)
+    return table(["engine", "version", "reported instructions and kernels"], lines)
 
 
 def settings_table(parts: list[Part]) -> str:
@@ -356,86 +356,48 @@ def settings_table(parts: list[Part]) -> str:
 
 def refused_text(parts: list[Part]) -> str:
     refused = {name: why for part in parts for name, why in part.result["refused"].items()}
-    return "".join(f"- {name} is not offered: {why}.\n" for name, why in refused.items())
+    return "".join(f"- {name} is not available: {why}.\n" for name, why in refused.items())
 
 
 def page(parts: list[Part], missing: list[str] = ()) -> str:
     """The page; `missing` names what was not measured."""
     if not parts:
-        return "Nothing was measured yet.\n"
+        return "Not measured.\n"
     c = parts[0].result["conditions"]
-    return f"""# Whole models beside other engines
-
-Every engine runs the same weights, rounded to the same width, on all cores and greedily, in a process of its own; the
-others stand still (SIGSTOP) while one is measured. They take turns on the same prompts. Tandem is asked over gRPC, each
-prompt a stream of its own, by a client on the same machine, whose work is in our figures; the others are called in
-their own process: Transformers' `generate` on all prompts as one batch, CTranslate2's `generate_batch`, llama.cpp's C
-interface with one `llama_decode` over all sequences a step. Each peer runs with the settings that a trial found fastest for
-the case (below). Medians of all turns, smallest and largest in parentheses.
-
-**Decoding** counts all new tokens but each stream's first, in the time of the call less that of a call for the first tokens
-alone (the median one; as many other prompts, as long): the figure that the goals are about. **With prompts** counts all new
-tokens in the time of the call. The ratio is to the fastest peer of equal width.
-
-## Against the goals
+    return f"""### Decoding
 
 {goals_table(parts)}
 {"" if not missing else chr(10) + "Not measured: " + ", ".join(missing) + "." + chr(10)}
-## A pass of several rows
+### Passes of several rows
 
-Of one sequence behind 256 rows, all read, as a verification makes it; time relative to one row (medians). Ours by
-`bench_step`, which goes through the backend but not through scheduler and server, with random weights of the same shape.
-CTranslate2 cannot go on from a cache. Goal: {PASS_ROWS} rows of fp32 at most {PASS_GOAL}.
+Time relative to one row (medians), context 256. Goal: {PASS_ROWS} rows of fp32 at most {PASS_GOAL}.
 
 {pass_table(parts)}
 
-## What memory gives
-
-With one stream every weight is read once for a token, and no engine is faster than the memory. "probe" is what plain reading
-gave between the turns of the same part (`bench_products`' probe, median); "share" is an engine's reading of its weights beside
-it, other things left out. The goal of 1.6 is out of reach of anybody where the best peer already reads at more than 62 % of it.
-Weights that fit into the last-level cache can be read faster than that.
+### Memory bandwidth
 
 {bandwidth_table(parts)}
 
-## Where the time goes
+### Parts of a step
 
-Parts of our step from `bench_step` (context 256), for what misses its goal.
+`bench_step`, context 256, for the cases that miss their goal.
 
-{profile_text(parts)}
+{folded("Parts by model and width", profile_text(parts))}
 
-## All engines
+### All engines
 
-"first tokens": milliseconds of a call for one new token of each stream. "same tokens": those before a stream's
-first difference from Tandem's greedy text. At 32 bit that is a check that all run the same model (sums in another order
-turn near ties, after which texts go their own ways); narrower weights are rounded by each in its own way.
-
-{engines_table(parts)}
+{folded("Every engine and number of streams", engines_table(parts))}
 
 {refused_text(parts)}
-Widths: `fp32`, `bf16` and `fp16` are weights as such. int8 has a scale for each output channel in Tandem, CTranslate2 and
-Transformers (`torch.ao.quantization.quantize_dynamic`), Q8_0 one for each block of 32; activations are rounded by each engine in
-its own way. Keys and values are fp32 with our fp32 weights and bf16 otherwise; llama.cpp's are as its settings say.
-`torch.compile` was not used.
+### Conditions
 
-## Conditions
-
-Processor: {c["processor"]}, {c["cores"]} cores. llama.cpp is compiled for this very processor, by clang and with ggml's own
-threads, which stay between calls (`scripts/setup --bindings`; compiled by GCC with OpenMP it was slower with `code-large` and at 8
-streams, and equal otherwise). Tandem's binary runs on any x86-64-v3 and chooses its kernels at start. A line for each part:
+Processor: {c["processor"]}, {c["cores"]} cores.
 
 {conditions_table(parts)}
 
-"others during turns": the share of the machine that neither the engine nor its client used meanwhile, median and largest.
-"idle engines": processor time that all engines together used while it was not their turn.
 {client_text(parts)}
 
 {versions_table(parts)}
 
-Settings, each of them the best of one option after the other (a setting that is not an engine's default had to be
-2 % faster):
-
-{settings_table(parts)}
-
-The random shapes are `llama-110m` and `llama-350m` of bench/peers/models.py.
+{folded("Settings of each engine", settings_table(parts))}
 """

@@ -34,7 +34,7 @@ WRITTEN = list(PAIRS)[:2]
 # what models/code-large-bita comes to on held-out text.
 MASK_RATES = "0.49:0.12:0.06:0.04:0.02,0.45:0.11:0.06:0.04:0.02,0.45:0.11:0.06:0.04:0.02"
 TREES = (19, 28, 40, 64)  # rows of BiTA's larger ones, whose cost is told too
-PAGE = ROOT / "docs" / "benchmarks" / "tandem_decoding.md"
+PAGE = ROOT / "docs" / "reports" / "tandem_decoding.md"
 BITA_PAGE = PAGE.with_name("bita.md")  # with --masks
 AUTOREGRESSIVE = "autoregressive"
 # What --check wants: of every method, and of a pair's best method at an agreement of 0.9.
@@ -173,7 +173,7 @@ def section(result: Result, heading: str = "##") -> str:
 
 {table(["agreement", "method", "speed-up", "ideal", "of the ideal", "tokens/s", "drafted", "kept"], rows)}
 
-Milliseconds that the device spent on a pass, mean, by its rows:
+Mean device time of a pass in milliseconds, by rows:
 
 {table(["", *map(str, sizes)], costs)}
 """
@@ -182,24 +182,6 @@ Milliseconds that the device spent on a pass, mean, by its rows:
 def sections(results: list[Result], conditions: list[tuple[str, str]], heading: str = "##") -> str:
     found = "\n".join(section(result, heading) for result in results)
     return f"{found}\n{table(['condition', ''], [list(pair) for pair in conditions])}\n"
-
-
-def markdown(results: list[Result], conditions: list[tuple[str, str]], foresight: float) -> str:
-    return f"""# Decoding in tandem at a given agreement
-
-How fast a pair decodes depends on how often its models agree, and models of random weights never do. Here real models run
-through the real scheduler on one CPU device, and a device in between replaces what they answer: at each position the small
-model's token is the large one's with the probability in the first column. All that is computed, copied and scheduled is as
-ever, and every answer was compared: all methods gave autoregressive decoding's tokens.
-
-- speed-up: seconds from the first token to the last, autoregressive over the method's, both measured in turns on the same
-  texts. Median of the turns, least and greatest.
-- ideal: what the speed-up would be if nothing but passes took time: the passes of both, each at the mean cost of its size in
-  this run (below), summed.
-- drafted, kept: tokens of a verification, mean. BiLD's small model is sure of itself at all positions where it agrees, and at
-  {1 - foresight:.0%} of the others; elsewhere it falls back.
-
-{sections(results, conditions)}"""
 
 
 def parse(arguments):
@@ -217,7 +199,7 @@ def parse(arguments):
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--threads", type=int, default=machine.cores())
     parser.add_argument("--binary", type=Path, default=ROOT / "build/release/bin/bench_pair")
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks")
+    parser.add_argument("--write", action="store_true", help="into docs/reports")
     parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
     parser.add_argument("--check", action="store_true", help="fail where the goals are missed")
     return parser.parse_args(arguments)
@@ -254,19 +236,24 @@ def main(arguments=None) -> int:
             f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores, "
             f"{args.threads} threads, float32 or a file's blocks",
         ),
-        ("reading memory", f"{bandwidth / 1e9:.1f} GB/s"),
+        ("memory bandwidth", f"{bandwidth / 1e9:.1f} GB/s"),
         ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
         ("prompt, new tokens, turns", f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"),
     ]
     if args.masks:
-        page = sections(results, [*conditions, ("mask rates", args.mask_rates)], "###")
+        page = sections(
+            results, [*conditions, ("candidate acceptance by mask token", args.mask_rates)], "###"
+        )
     else:
-        page = markdown(results, conditions, args.foresight)
+        page = sections(
+            results,
+            [*conditions, ("disagreements with an unsure small model", f"{args.foresight:.0%}")],
+        )
     print(page)
     if args.write and args.masks:
         put(BITA_PAGE, "scripted masks", page)
     elif args.write:
-        PAGE.write_text(page)
+        put(PAGE, "pairs", page)
     missed = [line for result in results for line in shortfalls(result)]
     for line in missed:
         print(f"below the goal: {line}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Draws what bench_step measured: how a step grows with context, sequences and rows.
 
     build/release/bin/bench_step --csv growth.csv
-    python -m bench.peers.plot_growth growth.csv docs/benchmarks/growth.svg
+    python -m bench.peers.plot_growth growth.csv docs/reports/growth.svg
 
 Plain SVG, made of nothing but strings: one panel per table, one line per model.
 """

@@ -4,7 +4,7 @@
 
 bench_ppd (bench/ppd_bench.cpp) runs real models through the real scheduler on CPU devices with
 pinned threads, and replaces what they answer by a script, so that an early layer's candidates are
-right as often as heads of these models were found to be (docs/benchmarks/ppd.md).
+right as often as heads of these models were found to be (docs/reports/ppd.md).
 """
 
 import argparse
@@ -20,7 +20,7 @@ from bench.peers import machine
 from bench.peers.models import HOME, ROOT, random_llama
 from bench.peers.report import put, table
 
-PAGE = ROOT / "docs" / "benchmarks" / "ppd.md"
+PAGE = ROOT / "docs" / "reports" / "ppd.md"
 FIGURE = PAGE.with_suffix(".svg")
 CANDIDATES = (1, 3)
 TOLERANCE = 0.1
@@ -236,13 +236,15 @@ def tokens(ids: int) -> str:
 
 def layer_times(measured: dict) -> str:
     """As a table, in milliseconds."""
-    found = [(name, times(measured, how)) for name, how in (("alone", ""), ("beside", "_beside"))]
+    found = [
+        (name, times(measured, how)) for name, how in (("idle", ""), ("under load", "_beside"))
+    ]
     reads = [f"reading the early layer, {tokens(ids)} tokens" for ids in found[0][1].reading]
     rows = [
         [name, *(f"{1e3 * t:.3f}" for t in (of.layer, *of.reading.values(), of.end))]
         for name, of in found
     ]
-    return table(["ms", "a layer", *reads, "behind the last layer"], rows)
+    return table(["ms", "layer", *reads, "after the last layer"], rows)
 
 
 # What is beside a row's measured time, and how the page calls it.
@@ -312,32 +314,32 @@ def section(subject: Subject, lines: list[Line], measured: dict) -> str:
         *about,
         "ms, theorem",
         "reading the early layer",
-        "lower layers without company",
-        "not explained",
+        "lower layers alone",
+        "unexplained",
         "measured",
     ]
     deeper = [
         *about,
-        "ms behind a miss: measured / by phase",
-        "behind a match",
+        "ms after a miss: measured / by phase",
+        "after a match",
         "mean: to the early layer",
         "above it",
-        "behind workers",
+        "waiting for workers",
         "all",
         "mean / by phase (quartiles of turns)",
     ]
     one, two = 1e3 * lines[0].alone, 1e3 * lines[0].both
     return f"""### {subject.title}
 
-A token of autoregressive decoding takes {one:.2f} ms on one core and {two:.2f} ms on both ({one / two:.2f} times as fast).
+Autoregressive decoding takes {one:.2f} ms per token on one core and {two:.2f} ms on both ({one / two:.2f} ×).
 
 {table(head, rows)}
 
-From the theorem to what was measured:
+From the theorem to the measured time:
 
 {table(ways, terms)}
 
-Layers' times, and where a round's time went (the last columns are means over all rounds, with whatever came between):
+Time per layer, and parts of a round (the last columns are means over all rounds):
 
 {layer_times(measured)}
 
@@ -346,24 +348,13 @@ Layers' times, and where a round's time went (the last columns are means over al
 
 
 def verdict(found: list[tuple[Subject, list[Line]]]) -> str:
-    """How many rows are what is said of them, and where the others differ."""
+    """How many rows each prediction meets."""
     rows = [(subject, line) for subject, lines in found for line in lines]
-    parts, off = [], []
+    parts = []
     for kind, name in KINDS.items():
         near = [abs(line.measured / getattr(line, kind) - 1) <= TOLERANCE for _, line in rows]
         parts.append(f"of {name} in {sum(near)}")
-        if kind == "theorem":
-            off = [row for row, is_near in zip(rows, near, strict=True) if not is_near]
-    text = f"Of {len(rows)} rows measured is within {TOLERANCE:.0%} {', '.join(parts)}."
-    if not off:
-        return text
-    apart = [
-        f"{subject.title.split(',')[0]} at {line.exit} of {line.layers}, k = {line.candidates}, "
-        f"{tokens(line.draft_vocabulary)} tokens: {1e3 * (line.measured - line.theorem):+.2f} ms, "
-        f"of which reading {1e3 * (line.with_reads - line.theorem):+.2f}"
-        for subject, line in off
-    ]
-    return f"{text} Beyond that of the theorem: {'; '.join(apart)}."
+    return f"Of {len(rows)} rows, the measured time is within {TOLERANCE:.0%} {', '.join(parts)}."
 
 
 COLOURS = ("#1f6fb2", "#c2571a", "#3a8f4d", "#8452a1")

@@ -14,7 +14,7 @@ import sys
 
 from bench.peers import machine, serving
 from bench.peers.models import ROOT, directories, prompts
-from bench.peers.report import spread, table
+from bench.peers.report import put, spread, table
 
 COMMON, OWN, NEW = 400, 16, 32
 
@@ -30,7 +30,7 @@ def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="code-large")
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/prefix.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/serving.md")
     args = parser.parse_args(arguments)
     busy = machine.load_before(args.write)
     folders = directories([args.model])
@@ -55,21 +55,14 @@ def main(arguments=None) -> int:
             without = fresh(folders, args.model, prompt) if len(hits) <= 3 else None
             equal += without is None or without == with_cache
     ratio = statistics.median(s / f for s, f in zip(second, first, strict=True))
-    text = f"""# The prefix cache
-
-Time to first token, milliseconds, of `{args.model}` for prompts of {
-        COMMON + OWN
-    } tokens: median of {args.pairs},
-smallest and largest in parentheses.
-
-{
+    text = f"""{
         table(
             ["request", "time to first token, ms", "cached tokens"],
             [
-                ["the first of a pair", spread(first), "0"],
-                ["a stranger of the same length", spread(strangers), "0"],
+                ["first of a pair", spread(first), "0"],
+                ["no common prefix, same length", spread(strangers), "0"],
                 [
-                    f"the second, {COMMON} tokens in common",
+                    f"second of a pair, {COMMON} tokens in common",
                     spread(second),
                     f"{min(hits)} to {max(hits)}",
                 ],
@@ -77,9 +70,9 @@ smallest and largest in parentheses.
         )
     }
 
-The second one's is **{
-        ratio:.2f}** of the first's (goal: at most 0.35). Its tokens were compared with those of a server that had
-seen nothing before, for three pairs: {"equal" if equal == args.pairs else "different"}.
+Second over first: **{
+        ratio:.2f}** (goal: at most 0.35). Tokens of three pairs against a server with an empty
+cache: {"equal" if equal == args.pairs else "different"}.
 
 | condition | |
 |---|---|
@@ -91,7 +84,7 @@ seen nothing before, for three pairs: {"equal" if equal == args.pairs else "diff
 """
     print(text)
     if args.write:
-        (ROOT / "docs" / "benchmarks" / "prefix.md").write_text(text)
+        put(ROOT / "docs" / "reports" / "serving.md", "prefix cache", text)
     return 0 if ratio <= 0.35 and equal == args.pairs else 1
 
 

@@ -1,4 +1,4 @@
-"""The pages docs/benchmarks/ar.md and throughput.md."""
+"""The tables of docs/reports/throughput.md, and markers of the report pages."""
 
 import datetime
 import statistics
@@ -48,7 +48,7 @@ def spread(figures: list[float]) -> str:
 
 
 def put(page: Path, name: str, text: str) -> None:
-    """Between the page's marks of that name; the rest stays."""
+    """Replaces the text between the page's markers of that name."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, rest = page.read_text().split(begin)
     page.write_text(f"{before}{begin}\n\n{text}\n{end}{rest.split(end)[1]}")
@@ -57,6 +57,11 @@ def put(page: Path, name: str, text: str) -> None:
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def folded(summary: str, text: str) -> str:
+    """A part of a page that opens on a click."""
+    return f"<details>\n<summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def markdown(conditions: Conditions, cases: list[Case]) -> str:
@@ -93,28 +98,14 @@ def markdown(conditions: Conditions, cases: list[Case]) -> str:
             for case in cases
         ],
     )
-    title = "Autoregressive decoding beside Transformers"
-    lengths = ""
-    if c.mixed:
-        title = "Throughput with requests of many lengths, beside Transformers"
-        lengths = f"""
-Prompts have {c.prompt_tokens} tokens and answers {c.new_tokens}, drawn evenly and anew for each turn, the same for both.
-Only tokens that were asked for count. Transformers pads the prompts of its batch on the left and
-masks the padding, and the batch ends with its longest answer; Tandem's streams end one by one.
+    lengths = (
+        f"""Prompts have {c.prompt_tokens} tokens and answers {c.new_tokens}, drawn uniformly for each turn.
+
 """
-    return f"""# {title}
-
-Tokens per second of all streams together: new tokens divided by the time from the call to the last
-token, prompt included. Median of {c.repeats} turns, smallest and largest in parentheses. Tandem is asked over
-gRPC by a Python client on the same machine, each prompt a stream of its own; Transformers runs
-`generate` on all prompts as one batch, in the variant that was fastest for the row. The two take
-turns in one run, on the same float32 weights.
-{lengths}
-{main}
-
-"one prompt after the other" is Transformers without batching, for information. "same tokens" are
-those before a stream's first difference from Transformers' greedy text; float32 sums in another order
-can turn a near tie, after which the texts go their own ways.
+        if c.mixed
+        else ""
+    )
+    return f"""{lengths}{main}
 
 | condition | |
 |---|---|
@@ -122,12 +113,12 @@ can turn a near tie, after which the texts go their own ways.
 | commit | {c.commit} |
 | date | {datetime.date.today().isoformat()} |
 | processor | {c.processor}, {c.cores} cores |
-| reading memory | {c.bandwidth / 1e9:.1f} GB/s |
+| memory bandwidth | {c.bandwidth / 1e9:.1f} GB/s |
 | machine busy before and after | {", ".join(f"{b:.0%}" for b in c.busy)} |
 | Transformers | {c.versions}, {c.threads} threads |
 | prompt, new tokens | {c.prompt_tokens}, {c.new_tokens} (greedy, end of text ignored) |
 
-All variants of Transformers that were tried:
+All variants of Transformers that were measured:
 
 {others}
 """

@@ -21,12 +21,12 @@ from pathlib import Path
 from bench.peers import machine
 from bench.peers.llama_server import LlamaServer, free_port
 from bench.peers.models import ROOT
+from bench.peers.report import put
 from bench.peers.serving import BINARY, Client, stubs
 
 MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
 
-PAGE = ROOT / "docs" / "gguf.md"
-BEGIN, END = "<!-- starts -->", "<!-- end of starts -->"
+PAGE = ROOT / "docs" / "reports" / "gguf.md"
 PROMPT = "def fibonacci(n):"
 TOKENS = 16
 
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--server", type=Path, default=BINARY)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/gguf.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args(arguments)
     folder = MODELS
     files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
@@ -145,8 +145,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     busy = machine.load_before(args.write)
     lines = [
-        "| file | server | MB of the file | s until it serves | MB resident | of the file | MB, no pages of files "
-        "| MB of packed weights | of these, beyond a server without |",
+        "| file | server | file, MB | start, s | resident, MB | resident / file | anonymous, MB "
+        "| packed weights, MB | (anonymous - server without a model) / packed |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     bare = ours(None, args.server).own
@@ -160,16 +160,14 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(lines[-2:] if args.llama_server else lines[-1:]), flush=True)
     command = " ".join(["python -m bench.peers.start", *(arguments or sys.argv[1:])])
     about = (
-        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
-        f"{machine.processor()}, busy before: {busy:.0%}. With a fake model the server has {bare / 1e6:.0f} MB that are "
-        "no pages of files, LibTorch's own the most of them."
+        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
+        f"{machine.processor()}, load before: {busy:.0%}. Without a model the server has {bare / 1e6:.0f} MB of "
+        "anonymous memory, mostly LibTorch's."
     )
     measured = "\n".join([about, "", *lines])
     print(measured)
     if args.write:
-        page = PAGE.read_text()
-        before, after = page.split(BEGIN)[0], page.split(END)[1]
-        PAGE.write_text(f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}")
+        put(PAGE, "starts", f"{measured}\n")
     return 0
 
 

@@ -25,7 +25,7 @@ from bench.peers.models import HOME, ROOT, prompts
 from bench.peers.report import put, spread, table
 from bench.peers.worker import Worker
 
-PAGE = ROOT / "docs" / "gguf.md"
+PAGE = ROOT / "docs" / "reports" / "gguf.md"
 PROGRAM = HOME / "bin" / "llama-batched-bench"
 GOALS = {"1 stream": 1.35, "8 streams": 3.0, "prompt": 2.0}
 PROMPT, NEW, LONG = 64, 64, 512  # tokens
@@ -156,7 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/gguf.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args()
     folder = HOME / "models"
     files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
@@ -170,17 +170,25 @@ def main() -> int:
     for file in files:
         rows += compare(file, args.turns).rows()
         print("\n".join(" | ".join(row) for row in rows[-len(GOALS) :]), flush=True)
-    head = ["file", "tokens/s of", "Tandem", "llama.cpp", "ratio", "goal", "its fastest settings"]
+    head = [
+        "file",
+        "tokens/s of",
+        "Tandem",
+        "llama.cpp",
+        "ratio",
+        "goal",
+        "fastest settings of llama.cpp",
+    ]
     command = " ".join(["python -m bench.peers.stored", *sys.argv[1:]])
     about = (
-        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), busy before: {busy:.0%}. "
-        f"{PROMPT} tokens of prompt, {NEW} new ones; median (least-most) of {args.turns} turns.\n"
+        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
+        f"{machine.processor()} ({machine.instructions()}), load before: {busy:.0%}. "
+        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns.\n"
     )
     text = f"{about}\n{table(head, rows)}\n"
     print(text)
     if args.write:
-        put(PAGE, "beside llama.cpp", text)
+        put(PAGE, "llama.cpp", text)
     return 0
 
 

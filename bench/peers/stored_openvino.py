@@ -21,7 +21,7 @@ from bench.peers.report import put, spread, table
 from bench.peers.stored import LONG, NEW, PROMPT, ours
 from bench.peers.worker import Failed, Worker
 
-PAGE = ROOT / "docs" / "gguf.md"
+PAGE = ROOT / "docs" / "reports" / "gguf.md"
 FIGURES = ("1 stream", "8 streams", "prompt")
 SETTINGS = [(kind, reader) for kind in ("batching", "plain") for reader in ("LEGACY", "FRONTEND")]
 
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/gguf.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args(arguments)
     folder = HOME / "models"
     files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
@@ -90,17 +90,24 @@ def main(arguments: list[str] | None = None) -> int:
         rows += found
         refused += failed
         print("\n".join([*(" | ".join(row) for row in found), *failed]), flush=True)
-    head = ["file", "tokens/s of", "Tandem", "OpenVINO GenAI", "ratio", "its fastest settings"]
+    head = [
+        "file",
+        "tokens/s of",
+        "Tandem",
+        "OpenVINO GenAI",
+        "ratio",
+        "fastest settings of OpenVINO",
+    ]
     command = " ".join(["python -m bench.peers.stored_openvino", *(arguments or sys.argv[1:])])
     about = (
-        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), busy before: {busy:.0%}. "
-        f"{PROMPT} tokens of prompt, {NEW} new ones; median (least-most) of {args.turns} turns.\n"
+        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
+        f"{machine.processor()} ({machine.instructions()}), load before: {busy:.0%}. "
+        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns.\n"
     )
     text = "\n".join([about, table(head, rows), *(f"\nNot run: {line}" for line in refused)]) + "\n"
     print(text)
     if args.write:
-        put(PAGE, "beside openvino", text)
+        put(PAGE, "openvino", text)
     return 0
 
 

@@ -17,7 +17,7 @@ from bench.peers import machine
 from bench.peers.models import HOME, ROOT
 from bench.peers.report import put, table
 
-PAGE = ROOT / "docs" / "gguf.md"
+PAGE = ROOT / "docs" / "reports" / "gguf.md"
 BINARY = ROOT / "build/release/bin/bench_step"
 PARTS = ("product", "head", "attention")  # of a step; the others are shown together
 PASSES = ("2 rows", "4 rows", "8 rows", "8 sequences", "64 rows, 1 read")
@@ -69,7 +69,16 @@ def row(name: str, read: int, passes: dict[str, dict[str, float]], probe: float)
 
 
 def page(rows: list[list[str]], about: str) -> str:
-    head = ["file", "MB a token", "ms, 1 row", *PARTS, "the rest", "GB/s", "of the probe", *PASSES]
+    head = [
+        "file",
+        "MB per token",
+        "ms, 1 row",
+        *PARTS,
+        "the rest",
+        "GB/s",
+        "share of probe",
+        *PASSES,
+    ]
     return f"{about}\n\n{table(head, rows)}\n"
 
 
@@ -78,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
     parser.add_argument("--seconds", type=float, default=1.5, help="for each kind of pass")
     parser.add_argument("--binary", type=Path, default=BINARY)
-    parser.add_argument("--write", action="store_true", help="into docs/gguf.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args(arguments)
     folder = HOME / "models"
     files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
@@ -103,8 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
     command = " ".join(["python -m bench.peers.stored_step", *(arguments or sys.argv[1:])])
     shown = ", ".join(f"{probe / 1e9:.1f}" for probe in probes)
     about = (
-        f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), busy before: {busy:.0%}. Reading memory, "
+        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
+        f"{machine.processor()} ({machine.instructions()}), load before: {busy:.0%}. Memory probe "
         f"before and after each file: {shown} GB/s. Medians."
     )
     text = page(rows, about)

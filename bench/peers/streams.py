@@ -26,9 +26,9 @@ import numpy as np
 
 from bench.peers import machine
 from bench.peers.models import ROOT
-from bench.peers.report import table
+from bench.peers.report import put, table
 
-PAGE = ROOT / "docs" / "benchmarks" / "streams.md"
+PAGE = ROOT / "docs" / "reports" / "serving.md"
 FIRST, NAMES = 32, 95  # engine/backend/fake/trace.h
 PROMPT = 16  # tokens (bench/stream_load.cpp)
 OPEN_TICK, OPEN_WARM_UP, OPEN_SECONDS = 1.0, 12, 4  # where many open streams are weighed
@@ -247,51 +247,23 @@ def markdown(conditions: dict[str, str], servers: list[Server], args) -> str:
         ""
         if ours.open_bytes is None
         else f" Each of {args.open:,} open streams takes {(ours.open_bytes - bare.open_bytes) / 1024:.1f} KiB "
-        "above a bare one."
+        "more than a bare one."
     )
     ratio = ours.median("cpu") / bare.median("cpu")
     checks = (
-        "The fake device checks the\n  memory of every row that a pass reads; that is in the server's CPU too."
+        "The fake device\nchecks the memory of every row that a pass reads, and the server's CPU time includes it."
         if args.check_memory
-        else "The fake device is\n  told not to check the memory that a pass reads (`check_memory`), for the bare streamer has no device."
+        else "It does not\ncheck the memory that a pass reads (`check_memory: false`)."
     )
     main = table(["", *(server.name for server in servers)], rows)
     facts = "\n".join(f"| {name} | {value} |" for name, value in conditions.items())
-    return f"""# {args.streams:,} streams at once beside a bare streamer
-
-{args.streams:,} streams over {args.channels} connections, each to get a token every {args.tick * 1000:.0f} ms, on a machine that also
-runs all of their readers. Server CPU per token is **{ratio:.2f}** times the bare streamer's.{above}
+    return f"""{args.streams:,} streams over {args.channels} connections, one token every {args.tick * 1000:.0f} ms for each.
+Server CPU per token is **{ratio:.2f}** times the bare streamer's.{above}
 
 {main}
 
-Medians of {len(ours.turns)} turns of {args.seconds:.0f} s after {args.warm_up:.0f} s of warm-up, smallest and largest in
-parentheses; the two take turns. A stream is a request of {args.new_tokens} tokens behind a prompt of 16, and begins
-again when it has ended.
-
-- **Tandem** is `tandem-server` with a fake device, all else as in production: admission, scheduler, KV
-  books, detokenizing, stop conditions, provenance, metrics, flow control. A pass takes {args.pass_seconds * 1000:.1f} ms,
-  which with the loop's time between two passes makes about the tick. {checks}
-- **The bare streamer** (`bench/bare_streamer.cpp`) fills one message per token and writes it with gRPC's
-  callback API, from one thread, with nothing else to do. That API hands every write that is done to a
-  thread of gRPC's; Tandem starts writes and takes their ends on one thread (`server/call_thread.h`).
-  How often threads must be woken differs from turn to turn, so look at the ranges beside the medians.
-- **Delay** is the time from the end of a device's pass (for the bare streamer: from its tick) to the
-  moment when the reader has the parsed message. The server writes down the former on the machine's
-  monotonic clock, and the token itself names its pass (`engine/backend/fake/trace.h`).
-- **CPU** is user and system time of the server's process; **memory** its resident set, above what it was
-  before the first stream. That of {args.open:,} streams is taken when each has begun, at a token a second. In
-  the other row constant things weigh more, as code that is run for the first time.
-
-What a stream costs in the heap, of that memory (bytes; heaptrack, 1,000 open streams, prompts of 16):
-
-| | Tandem | bare streamer |
-| --- | --- | --- |
-| gRPC's call, context, writer, metadata | 15,000 | 17,000 |
-| the call's own state: queue, ids, message | 800 | 700 |
-| text: decoder, stop strings, hand-over | 600 | |
-| loop: the sequence, its request and cache | 1,900 | |
-| loop: coroutine, pass and work with the device | 1,600 | |
-| prefix cache: the prompt's page, until it is given up | 200 | |
+Medians of {len(ours.turns)} turns of {args.seconds:.0f} s after {args.warm_up:.0f} s of warm-up, minimum and maximum in parentheses.
+A request has a prompt of 16 tokens and generates {args.new_tokens}. A pass of the fake device takes {args.pass_seconds * 1000:.1f} ms. {checks}
 
 | condition | |
 |---|---|
@@ -336,7 +308,7 @@ def parse(arguments):
         "--check-memory", action="store_true", help="the fake device checks what passes read"
     )
     parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/streams.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/serving.md")
     parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
     return parser.parse_args(arguments)
 
@@ -365,8 +337,7 @@ def main(arguments=None) -> int:
     text = markdown(conditions, servers, args)
     print(text)
     if args.write:
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(text)
+        put(PAGE, "streams", text)
     wrong = failures(servers) if args.check else []
     for line in wrong:
         print(line, file=sys.stderr)

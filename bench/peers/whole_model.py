@@ -10,7 +10,7 @@ which stands still while another is measured. The steps, by default all:
     trial    chooses each peer's settings: those with which it decodes fastest
     measure  all engines of a part in turns: one stream, then eight; then passes of several rows
     profile  where the time of our steps goes, by bench_step on the same shape
-    report   prints the page made of all parts that were measured; with --write into docs/benchmarks
+    report   prints the tables of all parts that were measured; with --write into docs/reports
 
 Results of a part lie in TANDEM_HOME/benchmark/results, so parts may be measured one by one.
 """
@@ -39,6 +39,7 @@ from bench.peers.models import (
     multiplied_weights,
     prompts,
 )
+from bench.peers.report import put
 from bench.peers.worker import Failed, Refused, Worker
 
 RESULTS = HOME / "benchmark" / "results"
@@ -409,7 +410,7 @@ def parse(arguments):
     parser.add_argument("--prompt-tokens", type=int, help="LENGTHS in this file has the defaults")
     parser.add_argument("--new-tokens", type=int)
     parser.add_argument("--repeats", type=int, help="turns of each engine")
-    parser.add_argument("--write", action="store_true", help="into docs/benchmarks/models.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports/models.md")
     return parser.parse_args(arguments)
 
 
@@ -437,7 +438,7 @@ def main(arguments=None) -> int:
         text = models_page.page(there, missing)
         print(text)
         if args.write:
-            (ROOT / "docs" / "benchmarks" / "models.md").write_text(text)
+            put(ROOT / "docs" / "reports" / "models.md", "engines", text)
     return 0
 
 

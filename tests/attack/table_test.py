@@ -1,4 +1,4 @@
-"""The attacks' page: each row is a test that there is, what was kept stands in it, nothing is lost."""
+"""The table of attacks: each row names a test, and every recorded result is in it."""
 
 import json
 import re
@@ -61,5 +61,5 @@ def test_what_was_kept_is_in_the_page_or_an_error():
 
 def test_verdict_counts_what_was_set_out_for():
     kept = {"a": SAW, "b": {**SAW, "gap": 100.0, "refusal": 9.9}, "c": {"drained": 1}}
-    assert "Of 2 rows the longest gap is under 100 ms in 1" in verdict(kept)
-    assert "under 10 ms in 2, the slowest one in 1." in verdict(kept)
+    assert "Of 2 rows, the longest stream gap is under 100 ms in 1" in verdict(kept)
+    assert "under 10 ms in 2, the slowest in 1." in verdict(kept)

@@ -74,7 +74,7 @@ def test_shortfalls():
 
 
 def test_page():
-    page = pair.markdown([pair.evaluate("a pair", MEASURED)], [("commit", "abc")], 0.5)
+    page = pair.sections([pair.evaluate("a pair", MEASURED)], [("commit", "abc")])
     assert "| 0.9 | speculative, γ 4 | 2.20 (2.00-2.40) | 2.08 | 106% |" in page
     assert "350.0 and 25.0 million parameters. Autoregressive: 87.1 tokens/s." in page
     assert "| large | 10.00 | 20.00 |" in page and "| small | 1.00 | - |" in page

@@ -103,15 +103,14 @@ def test_frequent_tokens_alone_are_read_faster():
     assert every.by_phase - frequent.by_phase == pytest.approx(0.001)
 
 
-def test_the_verdict_names_rows_that_differ():
+def test_the_verdict_counts_rows_that_predictions_meet():
     subject = ppd.Subject("A model, small", None, {(4, 0): (0.5, 0.7)})
     # Of one in two matched: 8.8 ms by the theorem, 10.3 with reads, and by phase 12.6 behind a miss
     # and 6.6 behind a match: 9.6.
     near, far = (ppd.evaluate(measured(4, 5, miss, 0.0066)) for miss in (0.0124, 0.0134))
     assert ppd.verdict([(subject, near + far)]) == (
-        "Of 2 rows measured is within 10% of the theorem in 1, of it with reads in 2, of phases in 2. "
-        "Beyond that of the theorem: A model at 4 of 8, k = 1, all tokens: +1.20 ms, of which reading "
-        "+1.50."
+        "Of 2 rows, the measured time is within 10% of the theorem in 1, of it with reads in 2, "
+        "of phases in 2."
     )
     assert ppd.verdict([(subject, near)]).endswith(
         "theorem in 1, of it with reads in 1, of phases in 1."
@@ -151,7 +150,7 @@ def test_page_and_figure():
         in text
     )
     assert "| 4 of 8 | 1 | all | 8.80 | +1.50 | -0.70 | -1.60 | 8.00 |" in text
-    assert "| beside | 1.100 | 3.000 | 1.500 | 2.200 |" in text
+    assert "| under load | 1.100 | 3.000 | 1.500 | 2.200 |" in text
     assert (
         "| 4 of 8 | 1 | all | 10.00 / 12.60 | 6.00 / 6.60 | 6.00 / 3.00 | 4.00 / 6.60 | 0.50 |"
         in text

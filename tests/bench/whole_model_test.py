@@ -207,12 +207,12 @@ def test_the_profile_of_what_missed_its_goal(result, profile):
     text = models_page.profile_text([part])
     assert "| product | 80.000 (80%) |" in text and "8 sequences" not in text
     # 1 GB of weights, and 256 tokens of 1 MB each.
-    assert "1,000 MB of weights; keys and values 256 MB (1 row)" in " ".join(text.split())
+    assert "1,000 MB of weights and, of keys and values, 256 MB (1 row)" in " ".join(text.split())
     assert "25.0 GB/s" in text
     assert (
-        "a step takes 100.00 ms in the server as a client sees it, 100.00 ms in `bench_step`; "
-        "reading the weights at the probe's speed 20.00 ms; the best peer's step 125.00 ms. To "
-        "meet the goal ours would have to take 78.12 ms."
+        "a step takes 100.00 ms over gRPC and 100.00 ms in `bench_step`. Reading the weights at "
+        "the probe's bandwidth takes 20.00 ms; the best peer's step takes 125.00 ms. The goal is "
+        "78.12 ms."
     ) in text
 
 
@@ -224,16 +224,16 @@ def test_nothing_to_explain_when_all_goals_are_met(result, profile):
 
 def test_page(result, profile):
     page = models_page.page([models_page.Part(result, profile)])
-    assert page.startswith("# Whole models beside other engines")
+    assert page.startswith("### Decoding")
     assert "| `c` | abc | 2026-01-02 | 40-80 | 1% | 0.2% (5.0%) | 0.00 | 64, 11 | 3 | 12 |" in page
     assert "Not measured" not in page
     some = models_page.page([models_page.Part(result, profile)], ["a at 8 bits", "b at 8 bits"])
     assert "\nNot measured: a at 8 bits, b at 8 bits.\n" in some
-    assert "CTranslate2 bf16 is not offered: computes here with int8 only." in page
+    assert "CTranslate2 bf16 is not available: computes here with int8 only." in page
     assert "| llama.cpp | v 1 | instructions: X |" in page
     assert "| m | llama.cpp Q8_0 | 1 | threads 2, flash attention on |" in page
     assert "| m | 1 | CTranslate2 int8 | 5.0 (5.0-5.0) | 5.2 (5.2-5.2) | 100.0 | 73% |" in page
-    client = "Tandem's client took 2.0% to 5.0% of the machine, most with 8 streams of m."
+    client = "Tandem's client used 2.0% to 5.0% of the machine, most with 8 streams of m."
     assert client in page
 
 

@@ -302,7 +302,7 @@ def test_a_page_tells_all_trainings_and_the_end_of_the_last(tmp_path):
     both = bita.trainings(tmp_path)
     assert both == [first, training(3, (0, 0, 1.2), (3, 60, 1.5))]
     page = bita_page.section(both, held_out)
-    assert "1. 9 answers (99 tokens), 7 steps of 8 answers with 32 groups" in page
+    assert "1. 9 answers (99 tokens), 7 steps of 8 answers with 32 mask groups" in page
     assert "| 1 | 7 | 2 | - | 1.25 |\n| 2 | 0 | 0 | - | 1.20 |\n| 2 | 3 | 1 | - | 1.50 |" in page
     trees = held_out["code"]["trees"]["spine k=2"], held_out["chat"]["trees"]["spine k=2"]
     figures = " | ".join(f"{found['tokens_per_pass']:.2f}" for found in trees)

@@ -38,7 +38,7 @@ def pair(tmp_path, texts, monkeypatch):
 
 def test_a_variant_is_trained_once(pair, monkeypatch):
     seen = {}
-    for name in ("add, layer 1", "add, one matrix for a projector", "unconditioned"):
+    for name in ("add, layer 1", "add, linear projector", "unconditioned"):
         change = conditioned_ablation.variants(pair.layers)[name]
         seen[name] = pair.measure(pair.settings(**change))
     nats = {name: next(iter(said.values()))["all"] for name, said in seen.items()}

@@ -78,14 +78,14 @@ def test_the_section_says_what_was_measured(messages):  # noqa: F811
         "| add, layer 8 | full, 9 x 4 | 0.0003; 0.001; dropout 0 | 77 | 3.125 | 2.000 | 3.000 |"
         in part
     )
-    assert "take 1.00 of the tuned small" in part and "1/2.7 of the large" in part
+    assert "3000.0 ms: 1.00 × the tuned small" in part and "1/2.7 of the large" in part
     assert "nats/token under large" in conditioned.writing_table(CODE, ar, rows)
     assert "nats/token under large" not in conditioned.writing_table(DOCSTRING, ar, rows)
     text = conditioned.section([part, "another"], conditions())
     whole = page.put(
         f"a {conditioned.BEGIN} b {conditioned.END} c", text, conditioned.BEGIN, conditioned.END
     )
-    assert " b " not in whole and whole.index("#### Completions") < whole.index("another")
+    assert " b " not in whole and whole.index("### Completions") < whole.index("another")
 
 
 def test_functions_have_words_and_names():
@@ -186,4 +186,4 @@ def test_drafts_that_stay_are_counted_and_answers_compared(messages):  # noqa: F
 
 def test_a_training_on_others_rows_is_called_so():
     other = REPORT | {"settings": REPORT["settings"] | {"rows": "other"}}
-    assert conditioned.how(other)[0] == "add, layer 8, others' rows"
+    assert conditioned.how(other)[0] == "add, layer 8, other texts' states"

@@ -66,11 +66,13 @@ def test_the_part_tells_what_was_measured_and_trained(messages):  # noqa: F811
     assert (
         "1 held-out functions without their docstrings" in text and "2 without their names" in text
     )
-    assert "in 250 ms" in text
+    assert "take 250 ms" in text
     assert "| LLM-to-SLM | 50.0 | 40.0 | 4.0 | 1000 | 250.0 |" in text
-    conditioned = "| conditioned, add, layer 10, small model as it came | 9 x 4 of 36 | 1.750 | 2.500 | 1.500 |"
+    conditioned = (
+        "| conditioned, add, layer 10, small model frozen | 9 x 4 of 36 | 1.750 | 2.500 | 1.500 |"
+    )
     assert conditioned in text
-    assert "| conditioned on another prompt |  | 2.000 |" in text
+    assert "| matched texts, another prompt |  | 2.000 |" in text
 
 
 def test_functions_are_as_long_as_those_of_the_training(monkeypatch):
@@ -104,14 +106,14 @@ def test_trainings_say_who_conditioned_what():
     assert (
         conditioned_functions.conditioning_of({"settings": settings}) == name()
     )  # of an older report
-    assert name(rows="other") == "conditioned on other functions throughout, add, layer 10"
+    assert name(rows="other") == "conditioned on other functions, add, layer 10"
     assert name({"large": "b.gguf", "small": "b.gguf"}) == "conditioned on itself, add, layer 10"
     assert name(conditioned=False) == "unconditioned"
     nats = {"all": 2.0, "docstring": 2.5, "name": 1.5}
     lora = {"conditioned": False, "train": "lora", "steps": 9, "batch": 4, "samples": 36}
     report = {"settings": settings | lora, "nats": {"small": nats, "small, tuned alone": nats}}
     text = conditioned_functions.trainings([report])
-    assert "| unconditioned, small model by LoRA of rank 4 | 9 x 4 of 36 | 2.000 |" in text
+    assert "| unconditioned, small model LoRA of rank 4 | 9 x 4 of 36 | 2.000 |" in text
 
 
 def test_shipped_reports_are_of_the_same_texts():

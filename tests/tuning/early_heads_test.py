@@ -249,10 +249,10 @@ def test_pages_show_what_was_found():
     )
     about = match_rates.about(report)
     assert about.startswith(
-        "Heads of rank 8, by regression on 10 rows, learned in 2 steps (1.5 min"
+        "Heads of rank 8, by regression on 10 rows, trained in 2 steps (1.5 min"
     )
     about = match_rates.about(report | {"learned": [3, 5]})
-    assert "on 10 rows; those of layers 3, 5 learned on in 2 steps (1.5 minutes" in about
+    assert "on 10 rows; those of layers 3, 5 trained further in 2 steps (1.5 minutes" in about
     report |= {"draft_vocabulary": 4096, "frequent": {"humaneval": {"3": [0.4, 0.5, 0.6]}}}
     assert "| 3 of 4 | 10 / 50 / 40 | 20 / 60 / 50 | 30 / 70 / 60 | 0.88 | 0.85 |" in (
         match_rates.section("m", 4, report)

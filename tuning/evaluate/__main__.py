@@ -1,4 +1,4 @@
-"""Measures the decoding methods on the demo pair, and writes docs/fidelity.md.
+"""Measures the decoding methods on the demo pair, and writes docs/reports/fidelity.md.
 
     scripts/evaluate [--quick] [--write]
     scripts/evaluate --docstrings [--quick] [--write]
@@ -6,12 +6,13 @@
     scripts/evaluate --llm-to-slm-cost [--prompts N] [--write]
     scripts/evaluate --humaneval [N]
 
-Answers to held-out completion tasks go through our own server: first those that must be the large
-model's own, token for token; then every method over a grid of its parameters, for speed and
-quality. With --docstrings it is the pair with encoders on held-out functions (docstrings.py), with
---humaneval the coder pair on HumanEval's problems (humaneval.py), with --llm-to-slm a small model that is
-conditioned what the large one has read (conditioned.py), with --llm-to-slm-cost what that costs (conditioned_cost.py). Ends
-with status 1 if an answer that must be equal is not.
+Decodes held-out completion tasks through the server. First checks that exact methods return the large
+model's tokens, then measures speed and quality over a grid of parameters. Other tasks:
+    --docstrings       the encoder-decoder pair on held-out functions (docstrings.py)
+    --humaneval        the coder pair on HumanEval (humaneval.py)
+    --llm-to-slm       small models conditioned on a large one (conditioned.py)
+    --llm-to-slm-cost  the cost of conditioning (conditioned_cost.py)
+Exits with status 1 if an answer of an exact method differs.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from tuning.evaluate.plot import draw
 from tuning.windows import TokenStream
 
 PAIRS_FILE = Path(__file__).with_name("pairs.textproto")
-PAGE = ROOT / "docs" / "fidelity.md"
+PAGE = ROOT / "docs" / "reports" / "fidelity.md"
 FIGURE = PAGE.with_name("fidelity.svg")
 STREAMS = 8
 
@@ -42,26 +43,26 @@ STREAMS = 8
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a coarse grid, few prompts")
-    parser.add_argument("--exactness", action="store_true", help="only what must be equal")
+    parser.add_argument("--exactness", action="store_true", help="only the check of exact methods")
     parser.add_argument(
         "--acceptance",
         action="store_true",
-        help="only how many drafts stay: by both rules, or of --llm-to-slm's pairs",
+        help="only counts accepted drafts: by both rules, or for the pairs of --llm-to-slm",
     )
     parser.add_argument(
-        "--docstrings", action="store_true", help="the pair with encoders, on held-out functions"
+        "--docstrings", action="store_true", help="the encoder-decoder pair, on held-out functions"
     )
     parser.add_argument(
         "--llm-to-slm",
         action="store_true",
-        help="a small model that is conditioned what a large one reads",
+        help="small models conditioned on a large one",
     )
     parser.add_argument(
         "--conditioned-models",
         type=Path,
         help="of --llm-to-slm: a folder of conditioned and tuned small models",
     )
-    parser.add_argument("--llm-to-slm-cost", action="store_true", help="what that costs")
+    parser.add_argument("--llm-to-slm-cost", action="store_true", help="the cost of conditioning")
     parser.add_argument("--prompts", type=int, help="per turn (default: 20, quick: 4)")
     parser.add_argument("--turns", type=int, help="sets of prompts (default: 3, quick: 2)")
     parser.add_argument("--exact-prompts", type=int, help="default: 200, quick: 24")
@@ -71,7 +72,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--config", type=Path, default=PAIRS_FILE)
     parser.add_argument("--server", type=Path, default=BINARY)
-    parser.add_argument("--write", action="store_true", help="into docs/fidelity.md")
+    parser.add_argument("--write", action="store_true", help="into docs/reports")
     parser.add_argument("--figure", type=Path, help="also writes the curve here, as SVG")
     parser.add_argument(
         "--humaneval",
@@ -85,16 +86,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--temperature", type=float, action="append", help="of --humaneval (0 and 0.8); repeatable"
     )
     parser.add_argument(
-        "--ways", metavar="NAME,...", help="of --humaneval: those whose names contain one (all)"
+        "--ways",
+        metavar="NAME,...",
+        help="of --humaneval: methods whose names contain one of these (all)",
     )
     parser.add_argument(
-        "--streams", type=int, default=1, help="of --humaneval: requests at a time (1)"
+        "--streams", type=int, default=1, help="of --humaneval: concurrent requests (1)"
     )
     parser.add_argument(
         "--small-dtype", default="stored", help="of --humaneval: the small model's weights (stored)"
     )
     parser.add_argument(
-        "--llama-server", type=Path, help="of --humaneval: this llama-server beside ours, greedy"
+        "--llama-server", type=Path, help="of --humaneval: also measure this llama-server, greedy"
     )
     args = parser.parse_args(arguments)
     if args.acceptance and args.write:

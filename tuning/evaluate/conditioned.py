@@ -161,7 +161,7 @@ def cost_of(setting: Setting, ar: Row, rows: list[Row], reading: float) -> Cost:
 
 
 def writing_table(setting: Setting, ar: Row, rows: list[Row]) -> str:
-    head = ["writes", "ms per token", "speed-up over large", "ROUGE-L"]
+    head = ["generates", "ms per token", "speed-up over large", "ROUGE-L"]
     lines = [["large", f"{milliseconds(ar):.2f}", "1", page.percent(ar.rouge)]]
     shown = [ar] + [row for row in rows if row.configuration in setting.writing]
     for row in shown[1:]:
@@ -185,7 +185,7 @@ def drafting_table(setting: Setting, rows: list[Row]) -> str:
         for row in rows
         if row.configuration in setting.drafting
     ]
-    head = [f"drafts {DRAFTS}", "kept of a round", "speed-up over large", "equal to AR's, %"]
+    head = [f"drafts {DRAFTS}", "accepted per round", "speed-up over large", "equal to AR's, %"]
     return table(head, lines)
 
 
@@ -225,7 +225,7 @@ def kept_table(rows: list[Row]) -> str:
         mean, error = mean_and_error(kept, rounds)
         cells = [f"{mean:.3f} ± {error:.3f}", str(sum(rounds)), page.percent(row.equal, 0)]
         lines.append([row.configuration.series, *cells])
-    return table([f"drafts {DRAFTS}", "kept of a round", "rounds", "equal to AR's, %"], lines)
+    return table([f"drafts {DRAFTS}", "accepted per round", "rounds", "equal to AR's, %"], lines)
 
 
 def is_shipped(report: dict) -> bool:
@@ -254,7 +254,7 @@ def how(report: dict) -> list[str]:
     settings = report["settings"]
     layer = f", layer {settings['layer']}" if "layer" in settings else ""
     conditioned = f"{settings['fusion']}{layer}" if settings["conditioned"] else "unconditioned"
-    conditioned += ", others' rows" * (settings.get("rows") == "other")
+    conditioned += ", other texts' states" * (settings.get("rows") == "other")
     batch = settings.get("batch") or settings["names"] + settings["docstrings"]
     return [
         conditioned + ", **shipped**" * is_shipped(report),
@@ -264,7 +264,12 @@ def how(report: dict) -> list[str]:
     ]
 
 
-HOW_HEAD = ["", "small model trained, steps x texts", "rates: small; projector; dropout", "texts"]
+HOW_HEAD = [
+    "",
+    "training of the small model, steps x texts",
+    "rates: small; projector; dropout",
+    "texts",
+]
 
 
 def completions_table(reports: list[dict]) -> str:
@@ -309,28 +314,27 @@ def markdown(setting: Setting, ar: Row, rows: list[Row], cost: Cost, reports: li
     """A pair's own part of the section."""
     answers = ar.answers()
     length = statistics.mean(len(answer.tokens) for answer in answers)
-    return f"""#### {setting.title}
+    return f"""### {setting.title}
 
-{len(answers)} held-out prompts, up to {setting.new_tokens} new tokens (the large model's answers: {length:.0f} in the mean), one request at a time, no
-prefix cache; columns as above.
+{len(answers)} held-out prompts, up to {setting.new_tokens} new tokens (large model's mean: {length:.0f}), one request at a time, no prefix cache.
 
 {writing_table(setting, ar, rows)}
 
-The large model reads a prompt (and says one token) in {cost.reading:.1f} ms. LLM-to-SLM's whole answers take {cost.over:.2f} of the tuned small
-model's own time and that reading together ({cost.conditioned:.1f} of {cost.small:.1f} + {cost.reading:.1f} ms), and 1/{cost.large / cost.conditioned:.1f} of the large model's time.
+Prefill and one token of the large model take {cost.reading:.1f} ms. An LLM-to-SLM answer takes {cost.conditioned:.1f} ms: {cost.over:.2f} × the tuned small
+model's {cost.small:.1f} ms plus that prefill, and 1/{cost.large / cost.conditioned:.1f} of the large model's time.
 
-The same small models as drafters. The answers are the large model's own:
+The same small models as draft models:
 
 {drafting_table(setting, rows)}
 
-Held-out texts themselves, as the trainings saw them:
+Likelihood of held-out texts, from the training reports:
 
 {setting.training_lines(reports)}
 """
 
 
 def section(parts: list[str], conditions: page.Conditions) -> str:
-    return f"""{"".join(part + chr(10) for part in parts)}The paper's own, translating on a GPU (table 2), with BLEU and ms per token:
+    return f"""{"".join(part + chr(10) for part in parts)}The paper's results for translation on a GPU (table 2):
 
 {table(["", "BLEU", "ms per token"], PAPER)}
 
@@ -384,7 +388,7 @@ def measure_kept(serve, settings: list[Setting], args, bar) -> list[Configuratio
         serving = served(serve, setting, args.conditioned_models)
         with serving as client, bar(total, setting.title) as shown:
             rows = count_kept(client, setting, tasks, shown.update)
-        title = f"#### {setting.title}\n\n{len(tasks)} held-out prompts, up to {setting.new_tokens} new tokens."
+        title = f"### {setting.title}\n\n{len(tasks)} held-out prompts, up to {setting.new_tokens} new tokens."
         print(f"{title}\n\n{kept_table(rows)}\n")
         unequal += [row.configuration for row in rows if row.equal < 1]
     return unequal
@@ -429,6 +433,6 @@ def main(serve, args, command: str, bar) -> int:
     text = section(parts, conditions)
     print(text)
     if args.write:
-        file = ROOT / "docs" / "fidelity.md"
+        file = ROOT / "docs" / "reports" / "llm_to_slm.md"
         file.write_text(page.put(file.read_text(), text, BEGIN, END))
     return say([configuration for _, those in measured for configuration in those])

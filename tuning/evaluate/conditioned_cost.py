@@ -208,15 +208,15 @@ def line(pair: Pair, seconds: dict[Way, list[float]]) -> list[str]:
 
 
 HEAD = [
-    "reads → writes",
+    "large → small",
     "large, ms/token",
     "small, ms/token",
-    "large reads, ms",
+    "large prefill, ms",
     "LLM-to-SLM, ms/token",
-    "over small + reading",
+    "LLM-to-SLM / (small + prefill)",
     "large / LLM-to-SLM",
     "first third of layers, ms/token",
-    "large / that",
+    "large / third of layers",
 ]
 
 
@@ -244,8 +244,7 @@ def main(serve, args, command: str, bar) -> int:
         new_tokens=TOKENS,
         turns=1,
     )
-    measured = f"""{args.prompts} prompts of {TOKENS} tokens, {TOKENS} new ones, one request at a time; medians, least and greatest of a prompt's
-ratio. "Large reads": its answer of one token. All answers of LLM-to-SLM are the small model's own, as they must be.
+    measured = f"""{args.prompts} prompts of {TOKENS} tokens, {TOKENS} new tokens, one request at a time. Medians, minimum and maximum in parentheses.
 
 {table(HEAD, lines)}
 
@@ -254,6 +253,6 @@ ratio. "Large reads": its answer of one token. All answers of LLM-to-SLM are the
     if len(lines) <= len(PAIRS):
         print("without the pair that scripts/models fetches", file=sys.stderr)
     if args.write:
-        file = ROOT / "docs" / "fidelity.md"
+        file = ROOT / "docs" / "reports" / "llm_to_slm.md"
         file.write_text(page.put(file.read_text(), measured, BEGIN, END))
     return 0

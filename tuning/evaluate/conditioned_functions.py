@@ -30,12 +30,17 @@ FETCHED = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem"))
 LARGE, SMALL = FETCHED / "qwen2.5-coder-1.5b.gguf", FETCHED / "smollm2-135m.gguf"
 PROJECTOR = ROOT / "models/smollm2-135m-conditioned"
 NEW_TOKENS = 32
-TRAINED = {"frozen": "as it came", "lora": "by LoRA of rank {rank}", "full": "whole"}
+# Keys of the reports: texts with another of the same length, conditioned on their own prompt or on that one.
+MATCHED = {
+    "the same texts, conditioned on their own": "matched texts, own prompt",
+    "conditioned on another prompt": "matched texts, another prompt",
+}
+TRAINED = {"frozen": "frozen", "lora": "LoRA of rank {rank}", "full": "all weights"}
 CONFIG = f"""
 models {{ name: "large" path: "{LARGE}" prefix_cache: false }}
 models {{
   name: "small" path: "{SMALL}" prefix_cache: false
-  extras {{ name: "conditioned" path: "{PROJECTOR}" }}
+  extras {{ name: "projector" path: "{PROJECTOR}" }}
 }}
 deployments {{ name: "small" large: "small" }}
 deployments {{ name: "pair" large: "large" small: "small" llm_to_slm {{ adapter: "projector" }} }}
@@ -151,13 +156,13 @@ def markdown(found: dict[Way, Answers], reports: list[dict]) -> str:
                 f"{1000 * whole / answers.tokens:.1f}",
             ]
         )
-    head = ["writes", "names right, %", "ROUGE-L of docstrings", "tokens of an answer"]
+    head = ["generates", "names correct, %", "ROUGE-L of docstrings", "tokens per answer"]
     asked = {task: len(texts) for task, texts in found[READING].texts.items()}
     reading = statistics.median(found[READING].seconds)
-    return f"""#### Functions: Qwen2.5-Coder 1.5B reads, SmolLM2 135M writes
+    return f"""### Functions: Qwen2.5-Coder 1.5B conditions SmolLM2 135M
 
-{asked[DOCSTRING]} held-out functions without their docstrings, to be conditioned in one line, and {asked[NAME]} without their names, to be named; one request
-at a time, no prefix cache, greedy to the end of the line. The large model reads one (and says a token) in {1000 * reading:.0f} ms.
+Tasks: {asked[DOCSTRING]} held-out functions without their docstrings, {asked[NAME]} without their names. One request at a time, no prefix
+cache, greedy until the end of the line. Prefill and one token of the large model take {1000 * reading:.0f} ms.
 
 {table([*head, "ms per answer", "ms per token"], lines)}
 
@@ -167,16 +172,16 @@ at a time, no prefix cache, greedy to the end of the line. The large model reads
 
 def trainings(reports: list[dict]) -> str:
     """Held-out answers' likelihoods under the small model, as the trainings reported them."""
-    lines = [["the small model as it came", "-", *nats_of(reports[0]["nats"]["small"])]]
+    lines = [["unchanged small model", "-", *nats_of(reports[0]["nats"]["small"])]]
     for report in reports:
         s, nats = report["settings"], report["nats"]
         small = TRAINED[s["train"]].format_map(s)
         steps = f"{s['steps']} x {s['batch']} of {s['samples']}"
         said = nats[trained(report)]
         lines.append([f"{conditioning_of(report)}, small model {small}", steps, *nats_of(said)])
-        for part in ("the same texts, conditioned on their own", "conditioned on another prompt"):
+        for part, name in MATCHED.items():
             if part in nats:
-                lines.append([part, "", *nats_of(nats[part])])
+                lines.append([name, "", *nats_of(nats[part])])
     return table(["", "steps x texts", "nats/token", "of docstrings", "of names"], lines)
 
 
@@ -187,7 +192,7 @@ def conditioning_of(report: dict) -> str:
         return "unconditioned"
     conditioned = "conditioned on itself" if models["large"] == models["small"] else "conditioned"
     if s.get("rows") == "other":
-        conditioned += " on other functions throughout"
+        conditioned += " on other functions"
     return f"{conditioned}, {s['fusion']}, layer {s['layer']}"
 
 

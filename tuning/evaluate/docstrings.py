@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from bench.peers import machine
 from bench.peers.models import ROOT
-from bench.peers.report import table
+from bench.peers.report import folded, table
 from tuning import corpus, functions
 from tuning.evaluate import page
 from tuning.evaluate.grid import (
@@ -77,7 +77,7 @@ def held_out_tasks(stdlib: Path, tokenizer: Tokenizer, seed: int) -> list[Task]:
     return tasks
 
 
-HEAD = [*page.HEAD[:7], *page.HEAD[8:]]  # nobody scores texts behind an encoder
+HEAD = [*page.HEAD[:7], *page.HEAD[8:]]  # `Score` does not support encoders
 
 
 def line(row: Row) -> list[str]:
@@ -96,16 +96,11 @@ def markdown(
     length = statistics.mean(len(answer.tokens) for answer in ar.answers())
     return f"""{page.exactness(counts, checked)}
 
-{conditions.prompts} sources, one request at a time; the large model's answers have {length:.1f} tokens in the mean. Columns as above; ROUGE-L
-is of words, against the file's own docstring, and "AR" the large model alone.
+{conditions.prompts} sources, one request at a time. The large model's answers have {length:.1f} tokens on average. ROUGE-L is computed on words.
 
 {page.summary(ar, rows, DOCSTRING_PAIRS)}
 
-The papers' own (above: IWSLT to CNN-DM) on mT5 and T5, large beside small.
-
-{table(page.PAPER_HEAD, page.PAPER)}
-
-{table(HEAD, [own, *(line(row) for row in rows)])}
+{folded("All settings", table(HEAD, [own, *(line(row) for row in rows)]))}
 
 {page.condition_table(conditions)}"""
 
@@ -146,7 +141,7 @@ def main(serve, args, command: str, bar) -> int:
     measured = markdown(conditions, ar, rows, counts, len(checked))
     print(measured)
     if args.write:
-        file = ROOT / "docs" / "fidelity.md"
+        file = ROOT / "docs" / "reports" / "fidelity.md"
         file.write_text(page.put(file.read_text(), measured, BEGIN, END))
     unequal = [c for c, equal in counts.items() if equal < len(checked)]
     unequal += [r.configuration for r in rows if r.configuration.promises_exact and r.equal < 1]

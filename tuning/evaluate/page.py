@@ -1,4 +1,4 @@
-"""The measured part of docs/fidelity.md."""
+"""The measured part of docs/reports/fidelity.md."""
 
 import datetime
 import statistics
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.peers import machine
 from bench.peers.models import ROOT
-from bench.peers.report import table
+from bench.peers.report import folded, table
 from tuning.evaluate.grid import PAIRS, Configuration
 from tuning.evaluate.measure import Row
 from tuning.evaluate.plot import COLOURS, Panel, Series
@@ -106,7 +106,7 @@ def fastest(rows: Sequence[Row], allowed) -> Row | None:
 
 
 def summary(ar: Row, rows: Sequence[Row], pairs: dict[str, str] = PAIRS) -> str:
-    """The table that stands beside the papers' own: the fastest setting at each demand. `pairs`:
+    """The fastest setting for each quality bound, as in the papers. `pairs`:
     the small model's kind by deployment."""
     demands = {
         "equal to AR's text": lambda row: row.equal == 1,
@@ -199,7 +199,7 @@ def condition_table(c: Conditions) -> str:
 | commit | {c.commit} |
 | date | {datetime.date.today().isoformat()}, {c.minutes:.0f} minutes |
 | processor | {c.processor}, {c.cores} cores |
-| machine busy before and after | {", ".join(f"{b:.0%}" for b in c.busy)} |"""
+| load before and after | {", ".join(f"{b:.0%}" for b in c.busy)} |"""
 
 
 def markdown(
@@ -212,39 +212,25 @@ def markdown(
 ) -> str:
     c = conditions
     length = statistics.mean(len(answer.tokens) for answer in ar.answers())
-    return f"""## Greedy decoding that must not change the text
+    return f"""### Exact methods
 
-Tokens of whole answers, {c.new_tokens} new ones at most, behind {exact_prompts} held-out prompts of {c.prompt_tokens}
-tokens; an answer counts when all its tokens are those of autoregressive decoding.
+{exact_prompts} held-out prompts of {c.prompt_tokens} tokens, up to {c.new_tokens} new tokens.
 
 {exactness(counts, exact_prompts)}
 
-## Speed beside quality
+### Speed and quality
 
-Completions of {c.prompts} held-out prompts of {c.prompt_tokens} tokens by up to {c.new_tokens} new ones (autoregressive: {length:.0f} in
-the mean), one request at a time, through the server.
-
-- speed-up: time per token of autoregressive decoding in the same run, divided by the method's, from a request's sending to its
-  answer. All methods are run on a prompt one after the other in random order, when its rows are in the server's prefix cache.
-  Median of {c.turns} sets of prompts, least and greatest.
-- equal: answers that are the autoregressive ones. similar: 1 - edit distance / length to them, in tokens.
-- ROUGE-L: of tokens, against how the held-out file goes on.
-- nats/token: negative log-likelihood of the answers under the large model.
-- fallback: calls of the large model (after the first) per token of the answers. rollback: proposals that it replaced, per
-  token of the answers. For speculative sampling, its calls and its rejections.
+{c.prompts} held-out prompts of {c.prompt_tokens} tokens, up to {c.new_tokens} new tokens (autoregressive mean: {length:.0f}), {c.turns} sets of prompts.
 
 {summary(ar, rows)}
 
-The papers' own, on other tasks and a GPU (BiLD tables 1, 3 and 4; early exit, section 4.4: 1.60 on IWSLT and 1.74 on WMT within
-1 point):
+The papers' results, on other tasks and a T4 GPU (BiLD tables 1, 3 and 4):
 
 {table(PAPER_HEAD, PAPER)}
 
-![Speed-up and likeness to the large model's text]({figure})
+![Speed-up and similarity to the large model's text]({figure})
 
-All that was measured:
-
-{measurements(ar, rows)}
+{folded("All settings", measurements(ar, rows))}
 
 {condition_table(c)}
 """

@@ -83,12 +83,13 @@ Seconds step_time(const Settings& s, Runner& runner) {
   return typical(repeat(s.seconds, [&] { return runner.run().wall; }), s.least);
 }
 
-// A step's parts: those of the profile, then the rest of the lane, then the way to it and back.
+// A step's parts: those of the profile, the rest of the device queue's work, and the hand-over to
+// its thread and back.
 struct Parts {
   static constexpr size_t kCount = StepProfile::kParts + 2;
   static std::string name(size_t i) {
     if (i < StepProfile::kParts) return std::string(StepProfile::kNames[i]);
-    return i == StepProfile::kParts ? "the rest of the lane" : "to the lane's thread and back";
+    return i == StepProfile::kParts ? "rest of the device queue" : "to the queue's thread and back";
   }
   static bool kernel(size_t i) { return i < StepProfile::kParts && i != StepProfile::kPlan; }
 

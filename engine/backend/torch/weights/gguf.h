@@ -1,5 +1,5 @@
 // The GGUF format, versions 2 and 3: typed metadata, descriptions of tensors, tensor bytes.
-// (docs/gguf.md of ggml, the format's home; block types are in gguf_blocks.h.)
+// (docs/gguf.md in the ggml repository; block types are in gguf_blocks.h.)
 //
 // Nothing in a file is trusted. A file that parses describes tensors of known types that lie in it
 // one after the other, each padded to the file's alignment with zeros, with exactly the bytes that

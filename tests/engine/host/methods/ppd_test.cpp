@@ -108,7 +108,7 @@ TEST(PpdMethod, GivesTheTokensOfAutoregressiveDecodingOnRealModels) {
   }
 }
 
-// docs/benchmarks/ppd.md, "What is copied": keys and values of the worker's layers for each row,
+// docs/reports/ppd.md, "Bytes copied": keys and values of the worker's layers for each row,
 // and the hidden row of each that main takes over. At least a worker's row for each further token.
 TEST(PpdMethod, CopiesAsManyBytesAsItsRowsHave) {
 #ifndef TANDEM_WITH_TORCH

@@ -164,7 +164,7 @@ TEST(AttentionKernel, KeepsARowsBits) {
   }
 }
 
-// As docs/benchmarks/cuda_step.md counts them.
+// As docs/reports/cuda_step.md counts them.
 TEST(Launches, AreAsCounted) {
   const auto launches = [](const std::function<std::string()>& check) {
     const int64_t before = emulator::launches();
