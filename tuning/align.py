@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from bench.peers import serving
+from measure import serving
 from tuning import calibration, checkpoint, corpus
 from tuning.calibration import IGNORED, Batches, Sample
 from tuning.pretrain import Recipe, fast_at_bfloat16, optimizers

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from measure.paths import ROOT
+from measure.report import put, table
 from tuning import (
     bita,
     bita_prompts,

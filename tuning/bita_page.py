@@ -6,8 +6,8 @@ python -m tuning.bita_page --write
 import argparse
 import json
 
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from measure.paths import ROOT
+from measure.report import put, table
 from tuning import bita
 
 PAGE = ROOT / "docs" / "reports" / "bita.md"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from bench.peers.serving import Client, at_once
+from measure.serving import Client, at_once
 from tuning.windows import TokenStream
 
 IGNORED = -100  # a label that no loss counts

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from measure import machine
+from measure.paths import ROOT
+from measure.report import put, table
 from tuning import conditioned_samples, corpus, frozen_model, fusion, llm_to_slm, projector_file
 from tuning.conditioned_samples import Reader, Samples
 from tuning.llm_to_slm import Conditioned, Settings

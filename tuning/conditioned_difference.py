@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bench.peers.report import table
+from measure.report import table
 
 
 def mean_and_error(sums: list[float], counts: list[int]) -> tuple[float, float]:

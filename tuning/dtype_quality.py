@@ -14,8 +14,8 @@ from pathlib import Path
 
 from transformers import AutoConfig, AutoTokenizer
 
-from bench.peers import serving
-from bench.peers.models import ROOT
+from measure import serving
+from measure.paths import ROOT
 from tuning import corpus
 from tuning.heldout import HeldOut
 

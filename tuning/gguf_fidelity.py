@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.peers import serving
-from bench.peers.models import ROOT
+from measure import serving
+from measure.paths import ROOT
 from tuning import corpus
 
 MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"

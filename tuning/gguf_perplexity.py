@@ -24,9 +24,9 @@ from statistics import fmean, stdev
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.peers import machine, serving
-from bench.peers.llama_server import llama_server
-from bench.peers.models import HOME, ROOT
+from measure import machine, serving
+from measure.llama_server import llama_server
+from measure.paths import HOME, ROOT
 from tuning import corpus
 
 PROGRAM = HOME / "bin" / "llama-perplexity"

@@ -26,9 +26,11 @@ from pathlib import Path
 import torch
 import transformers
 
-from bench.peers import machine, report
-from bench.peers.models import ROOT, directories, prompts
+from bench.peers import throughput_page
+from bench.peers.models import directories, prompts
 from bench.peers.peer import VARIANTS, Peer
+from measure import machine, report
+from measure.paths import ROOT
 
 PAGE = ROOT / "docs" / "reports" / "throughput.md"
 PAUSE = 0.5  # seconds between turns: OpenMP's threads go on spinning for a while after work
@@ -72,9 +74,9 @@ def match(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
     return same, sum(len(b) for b in theirs)
 
 
-def measure(client, peer: Peer, model: str, streams: int, args) -> report.Case:
+def measure(client, peer: Peer, model: str, streams: int, args) -> throughput_page.Case:
     """One row of the table. `client` may be None: then only Transformers runs."""
-    case = report.Case(model, streams)
+    case = throughput_page.Case(model, streams)
     source = works(streams, args)
     short = next(source).prompts
     if client:
@@ -133,7 +135,7 @@ def main(arguments=None) -> int:
     transformers.logging.disable_progress_bar()
     folders = directories(args.models)
     busy = machine.load_before(args.write)
-    conditions = report.Conditions(
+    conditions = throughput_page.Conditions(
         command="scripts/bench_ar " + " ".join(arguments or sys.argv[1:]),
         commit=machine.commit(ROOT),
         processor=f"{machine.processor()} ({machine.instructions()})",
@@ -151,7 +153,7 @@ def main(arguments=None) -> int:
     with contextlib.ExitStack() as stack:
         client = None
         if not args.peer_only:
-            from bench.peers import serving
+            from measure import serving
 
             client = stack.enter_context(serving.server(args.server, folders))
         for model, folder in folders.items():
@@ -160,7 +162,7 @@ def main(arguments=None) -> int:
                 cases.append(measure(client, peer, model, streams, args))
         time.sleep(PAUSE)
         conditions.busy.append(machine.load())  # with the server still there
-    text = report.markdown(conditions, cases)
+    text = throughput_page.markdown(conditions, cases)
     print(text)
     if args.write:
         report.put(PAGE, "many lengths" if args.mixed else "one length", text)

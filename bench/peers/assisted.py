@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.peers import machine, serving
-from bench.peers.models import HOME, ROOT
-from bench.peers.report import put, table
+from measure import machine, serving
+from measure.paths import HOME, ROOT
+from measure.report import put, table
 
 PAGE = ROOT / "docs" / "reports" / "fidelity.md"
 LARGE, SMALL = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"

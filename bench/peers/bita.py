@@ -15,10 +15,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import HOME, ROOT
-from bench.peers.report import put, table
-from bench.peers.serving import BINARY, Client, at_once, server
+from measure import machine
+from measure.paths import HOME, ROOT
+from measure.report import put, table
+from measure.serving import BINARY, Client, at_once, server
 
 PAGE = ROOT / "docs" / "reports" / "bita.md"
 STREAMS = (1, 8)

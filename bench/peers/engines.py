@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.peers.models import HOME, ROOT
+from measure.paths import HOME, ROOT
 
 PEERS = HOME / "peers"  # scripts/setup --peers
 # Our server and what asks it: scripts/build release tandem-server bench_client
@@ -98,7 +98,7 @@ class Tandem(Engine):
 
     def __init__(self, source: Path, precision: str):
         super().__init__(precision)
-        from bench.peers import machine, serving
+        from measure import machine, serving
 
         name = source.name
         self.stack = contextlib.ExitStack()

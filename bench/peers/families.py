@@ -20,12 +20,13 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.peers import machine
 from bench.peers.engines import THREADS, CTranslate2, Tandem, Transformers
-from bench.peers.models import HOME, ROOT, prompts
-from bench.peers.report import put, table
+from bench.peers.models import prompts
 from bench.peers.whole_model import Contender, choose
 from bench.peers.worker import Failed, Refused
+from measure import machine
+from measure.paths import HOME, ROOT
+from measure.report import put, table
 
 PAGE = ROOT / "docs" / "reports" / "models.md"
 GOAL = 1.15

@@ -16,10 +16,10 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
 from bench.peers.streams import cpu_seconds, running
+from measure import machine
+from measure.paths import ROOT
+from measure.report import put, table
 
 PAGE = ROOT / "docs" / "reports" / "serving.md"
 TOKENS = "tandem_generated_tokens_total"

@@ -2,13 +2,12 @@
 
 import argparse
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-HOME = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem"))
+from measure.paths import HOME, ROOT
+
 VOCABULARY = 16384
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers.engines import SHOWN, bytes_per_weight
-from bench.peers.report import folded, table
+from measure.report import folded, table
 
 WIDTH_NAMES = {"32": "32 bit", "16": "16 bit", "8": "8 bit"}
 # Decoding, ours over the best peer of equal width, by (width, streams).

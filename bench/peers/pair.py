@@ -18,9 +18,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import ROOT, directory, shipped_masks
-from bench.peers.report import put, table
+from bench.peers.models import directory, shipped_masks
+from measure import machine
+from measure.paths import ROOT
+from measure.report import put, table
 
 PAIRS = {
     "code-large + code-small": ("code-large", "code-small"),

@@ -16,9 +16,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import HOME, ROOT, random_llama
-from bench.peers.report import put, table
+from bench.peers.models import random_llama
+from measure import machine
+from measure.paths import HOME, ROOT
+from measure.report import put, table
 
 PAGE = ROOT / "docs" / "reports" / "ppd.md"
 FIGURE = PAGE.with_suffix(".svg")

@@ -12,9 +12,10 @@ import datetime
 import statistics
 import sys
 
-from bench.peers import machine, serving
-from bench.peers.models import ROOT, directories, prompts
-from bench.peers.report import put, spread, table
+from bench.peers.models import directories, prompts
+from measure import machine, serving
+from measure.paths import ROOT
+from measure.report import put, spread, table
 
 COMMON, OWN, NEW = 400, 16, 32
 

@@ -18,11 +18,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.llama_server import LlamaServer, free_port
-from bench.peers.models import ROOT
-from bench.peers.report import put
-from bench.peers.serving import BINARY, Client, stubs
+from measure import machine
+from measure.llama_server import LlamaServer, free_port
+from measure.paths import ROOT
+from measure.report import put
+from measure.serving import BINARY, Client, stubs
 
 MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
 

@@ -19,11 +19,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.peers import machine
 from bench.peers.engines import OURS, THREADS, Tandem
-from bench.peers.models import HOME, ROOT, prompts
-from bench.peers.report import put, spread, table
+from bench.peers.models import prompts
 from bench.peers.worker import Worker
+from measure import machine
+from measure.paths import HOME, ROOT
+from measure.report import put, spread, table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 PROGRAM = HOME / "bin" / "llama-batched-bench"

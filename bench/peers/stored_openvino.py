@@ -14,12 +14,13 @@ import statistics
 import sys
 from pathlib import Path
 
-from bench.peers import machine
 from bench.peers.engines import OURS, PEERS, OpenVino, Tandem
-from bench.peers.models import HOME, ROOT, prompts
-from bench.peers.report import put, spread, table
+from bench.peers.models import prompts
 from bench.peers.stored import LONG, NEW, PROMPT, ours
 from bench.peers.worker import Failed, Worker
+from measure import machine
+from measure.paths import HOME, ROOT
+from measure.report import put, spread, table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 FIGURES = ("1 stream", "8 streams", "prompt")

@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import HOME, ROOT
-from bench.peers.report import put, table
+from measure import machine
+from measure.paths import HOME, ROOT
+from measure.report import put, table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 BINARY = ROOT / "build/release/bin/bench_step"

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from measure import machine
+from measure.paths import ROOT
+from measure.report import put, table
 
 PAGE = ROOT / "docs" / "reports" / "serving.md"
 FIRST, NAMES = 32, 95  # engine/backend/fake/trace.h

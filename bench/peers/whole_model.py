@@ -29,18 +29,13 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.peers import machine, models_page
+from bench.peers import models_page
 from bench.peers.engines import CTranslate2, LlamaCpp, Tandem, Transformers
-from bench.peers.models import (
-    HOME,
-    ROOT,
-    directories,
-    kept_numbers,
-    multiplied_weights,
-    prompts,
-)
-from bench.peers.report import put
+from bench.peers.models import directories, kept_numbers, multiplied_weights, prompts
 from bench.peers.worker import Failed, Refused, Worker
+from measure import machine
+from measure.paths import HOME, ROOT
+from measure.report import put
 
 RESULTS = HOME / "benchmark" / "results"
 BINARIES = ROOT / "build/release/bin"

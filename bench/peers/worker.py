@@ -17,8 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import ROOT
+from measure import machine
+from measure.paths import ROOT
 
 
 class Failed(RuntimeError):

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from bench.peers import models, report
+from bench.peers import models, throughput_page
 
 
 def conditions(**fields):
-    return report.Conditions(
+    return throughput_page.Conditions(
         command="scripts/bench_ar ",
         commit="abc",
         processor="Some Processor (AVX2)",
@@ -25,17 +25,21 @@ def conditions(**fields):
 
 
 def test_the_fastest_variant_counts():
-    case = report.Case("m", 8, ours=[90, 100, 120], theirs={"a": [10, 60, 70], "b": [50, 50, 99]})
+    case = throughput_page.Case(
+        "m", 8, ours=[90, 100, 120], theirs={"a": [10, 60, 70], "b": [50, 50, 99]}
+    )
     assert case.best() == "a"
     assert case.ratio() == pytest.approx(100 / 60)
 
 
 def test_page():
     cases = [
-        report.Case("m", 1, [20, 30, 40], {"a": [10, 10, 10]}, same_tokens=3, all_tokens=4),
-        report.Case("m", 8, [], {"a": [10, 20, 15]}, sequential=7.0),
+        throughput_page.Case(
+            "m", 1, [20, 30, 40], {"a": [10, 10, 10]}, same_tokens=3, all_tokens=4
+        ),
+        throughput_page.Case("m", 8, [], {"a": [10, 20, 15]}, sequential=7.0),
     ]
-    page = report.markdown(conditions(), cases)
+    page = throughput_page.markdown(conditions(), cases)
     assert "| m | 1 | 30.0 (20.0-40.0) | 10.0 (10.0-10.0) | **3.00** | a | - | 75.0% |" in page
     assert "| m | 8 | - | 15.0 (10.0-20.0) | - | a | 7.0 | - |" in page
     assert "| machine busy before and after | 1%, 2% |" in page
@@ -44,8 +48,8 @@ def test_page():
 
 
 def test_page_of_mixed_lengths():
-    page = report.markdown(
-        conditions(mixed=True), [report.Case("m", 4, [2], {"a": [1]}, all_tokens=1)]
+    page = throughput_page.markdown(
+        conditions(mixed=True), [throughput_page.Case("m", 4, [2], {"a": [1]}, all_tokens=1)]
     )
     assert page.startswith("Prompts have 64 tokens and answers 128")
 
@@ -96,7 +100,7 @@ def test_prompts_are_long_enough_and_differ():
 
 
 def test_stubs_speak_the_protocol(tmp_path):
-    from bench.peers import serving
+    from measure import serving
 
     messages, services = serving.stubs(str(tmp_path))
     request = messages.GenerateRequest(model="m", token_ids=messages.TokenIds(ids=[1, 2]))

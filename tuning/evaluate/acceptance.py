@@ -7,7 +7,7 @@ seed (EXACT), and by the papers' ratio rule (DISTRIBUTION). Counts, so a busy ma
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.peers.serving import Client, at_once
+from measure.serving import Client, at_once
 from tuning.evaluate.measure import Task
 
 TEMPERATURES = (0.5, 1.0)

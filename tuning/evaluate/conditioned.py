@@ -27,10 +27,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import table
-from bench.peers.serving import Client, at_once
+from measure import machine
+from measure.paths import ROOT
+from measure.report import table
+from measure.serving import Client, at_once
 from tuning import corpus
 from tuning.conditioned_difference import mean_and_error, trained
 from tuning.evaluate import conditioned_functions, docstrings, page

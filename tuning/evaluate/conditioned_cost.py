@@ -24,9 +24,9 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import table
+from measure import machine
+from measure.paths import ROOT
+from measure.report import table
 from tuning import corpus, frozen_model, fusion, projector_file
 from tuning.conditioned_samples import Reader
 from tuning.evaluate import page

@@ -17,8 +17,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.peers.models import ROOT
-from bench.peers.report import table
+from measure.paths import ROOT
+from measure.report import table
 from tuning import conditioned_samples, corpus, frozen_model, functions
 from tuning.conditioned_difference import trained
 from tuning.evaluate import page

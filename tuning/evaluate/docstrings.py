@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import folded, table
+from measure import machine
+from measure.paths import ROOT
+from measure.report import folded, table
 from tuning import corpus, functions
 from tuning.evaluate import page
 from tuning.evaluate.grid import (

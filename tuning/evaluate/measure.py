@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bench.peers.serving import Client, at_once
+from measure.serving import Client, at_once
 from tuning.calibration import cut_prompts
 from tuning.evaluate.grid import AR, Configuration
 from tuning.evaluate.quality import edit_similarity, rouge_l

@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc
 from grpc_tools import protoc
 
-from bench.peers import machine
-from bench.peers.models import ROOT
+from measure import machine
+from measure.paths import ROOT
 
 BINARY = ROOT / "build/release/bin/tandem-server"
 
