@@ -13,7 +13,6 @@ pads its batch on the left and masks, and the batch takes as long as its longest
 tokens that were asked for.
 """
 
-import argparse
 import contextlib
 import random
 import statistics
@@ -26,10 +25,10 @@ from pathlib import Path
 import torch
 import transformers
 
-from bench.peers import throughput_page
+from bench.peers import cli, throughput_page
 from bench.peers.models import directories, prompts
 from bench.peers.peer import VARIANTS, Peer
-from measure import machine, report
+from measure import machine
 from measure.paths import ROOT
 
 PAGE = ROOT / "docs" / "reports" / "throughput.md"
@@ -113,7 +112,7 @@ def measure(client, peer: Peer, model: str, streams: int, args) -> throughput_pa
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE)
     parser.add_argument("--models", nargs="+", default=["code-large", "llama-110m"])
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--mixed", action="store_true", help="prompts and answers of many lengths")
@@ -123,7 +122,6 @@ def parse(arguments):
     parser.add_argument("--threads", type=int, default=machine.cores(), help="of Transformers")
     parser.add_argument("--server", type=Path, default=ROOT / "build/release/bin/tandem-server")
     parser.add_argument("--peer-only", action="store_true", help="without a server")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--check", action="store_true", help="fail if any of ours is slower")
     return parser.parse_args(arguments)
 
@@ -134,21 +132,16 @@ def main(arguments=None) -> int:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     folders = directories(args.models)
-    busy = machine.load_before(args.write)
-    conditions = throughput_page.Conditions(
-        command="scripts/bench_ar " + " ".join(arguments or sys.argv[1:]),
-        commit=machine.commit(ROOT),
-        processor=f"{machine.processor()} ({machine.instructions()})",
-        cores=machine.cores(),
-        threads=args.threads,
-        bandwidth=machine.bandwidth(),
-        busy=[busy],
-        versions=f"transformers {transformers.__version__}, torch {torch.__version__}",
-        prompt_tokens="{} to {}".format(*MIXED_PROMPT) if args.mixed else str(args.prompt_tokens),
-        new_tokens="{} to {}".format(*MIXED_NEW) if args.mixed else str(args.new_tokens),
-        mixed=args.mixed,
-        repeats=args.repeats,
-    )
+    run = cli.Run("scripts/bench_ar", arguments, args.write)
+    prompt, new = str(args.prompt_tokens), str(args.new_tokens)
+    if args.mixed:
+        prompt, new = "{} to {}".format(*MIXED_PROMPT), "{} to {}".format(*MIXED_NEW)
+    versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    more = [
+        ("memory bandwidth", f"{machine.bandwidth() / 1e9:.1f} GB/s"),
+        ("Transformers", f"{versions}, {args.threads} threads"),
+        ("prompt, new tokens", f"{prompt}, {new} (greedy, end of text ignored)"),
+    ]
     cases = []
     with contextlib.ExitStack() as stack:
         client = None
@@ -161,11 +154,10 @@ def main(arguments=None) -> int:
             for streams in args.streams:
                 cases.append(measure(client, peer, model, streams, args))
         time.sleep(PAUSE)
-        conditions.busy.append(machine.load())  # with the server still there
-    text = throughput_page.markdown(conditions, cases)
-    print(text)
-    if args.write:
-        report.put(PAGE, "many lengths" if args.mixed else "one length", text)
+        conditions = run.conditions(more=more)  # the load includes that of our idle server
+    lengths = f"Prompts have {prompt} tokens and answers {new}, drawn uniformly for each turn.\n\n"
+    text = (lengths if args.mixed else "") + throughput_page.markdown(conditions, cases)
+    cli.publish(text, args.write, PAGE, "many lengths" if args.mixed else "one length")
     slower = [c for c in cases if c.ours and c.ratio() < 1]
     return 1 if args.check and slower else 0
 

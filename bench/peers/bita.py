@@ -6,8 +6,6 @@ Requests of all methods go through our own server in turns, one at a time and ei
 each answer must be autoregressive decoding's. Figures are ratios within a turn.
 """
 
-import argparse
-import datetime
 import statistics
 import sys
 import tempfile
@@ -15,9 +13,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measure import machine
+from bench.peers import cli
 from measure.paths import HOME, ROOT
-from measure.report import put, table
+from measure.report import table
 from measure.serving import BINARY, Client, at_once, server
 
 PAGE = ROOT / "docs" / "reports" / "bita.md"
@@ -172,20 +170,18 @@ def section(subject: Subject, lines: list[Line], turns: int) -> str:
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE, busy=True)
     parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
     parser.add_argument("--prompts", type=int, default=max(STREAMS))
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--server", type=Path, default=BINARY)
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = [machine.load_before(args.write and not args.busy)]
+    run = cli.Run("python -m bench.peers.bita", arguments, args.write and not args.busy)
     sections = []
     for name in args.models:
         subject = SUBJECTS[name]
@@ -197,25 +193,11 @@ def main(arguments=None) -> int:
                 prompts = prompts_of(subject, args.prompts)
                 lines = measure(client, ways, prompts, args.new_tokens, args.turns)
         sections.append(section(subject, lines, args.turns))
-    busy.append(machine.load())
-    conditions = [
-        ("command", f"`python -m bench.peers.bita {' '.join(arguments or sys.argv[1:])}`"),
-        ("commit", machine.commit(ROOT)),
-        ("date", datetime.date.today().isoformat()),
-        (
-            "processor",
-            f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
-        ),
-        ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
-        (
-            "prompts (HumanEval's first), new tokens, turns",
-            f"{args.prompts}, {args.new_tokens}, {args.turns}",
-        ),
-    ]
-    text = "\n".join(sections) + "\n" + table(["condition", ""], [list(c) for c in conditions])
-    print(text)
-    if args.write:
-        put(PAGE, "wall clock", text)
+    sizes = f"{args.prompts}, {args.new_tokens}, {args.turns}"
+    conditions = run.conditions(
+        more=[("prompts (HumanEval's first), new tokens, turns", sizes)],
+    )
+    cli.publish("\n".join(sections) + f"\n{conditions}", args.write, PAGE, "wall clock")
     return 0
 
 

@@ -9,9 +9,7 @@ is measured alone, in a process of its own, and ended before the next one starts
 is counted is decoding: a call for all tokens less one for the first, as in whole_model.py.
 """
 
-import argparse
 import contextlib
-import datetime
 import json
 import shutil
 import statistics
@@ -20,13 +18,13 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.peers import cli
 from bench.peers.engines import THREADS, CTranslate2, Tandem, Transformers
 from bench.peers.models import prompts
 from bench.peers.whole_model import Contender, choose
 from bench.peers.worker import Failed, Refused
-from measure import machine
 from measure.paths import HOME, ROOT
-from measure.report import put, table
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "models.md"
 GOAL = 1.15
@@ -203,29 +201,24 @@ def line(name: str, found: dict[str, list[float]]) -> list[str]:
     return [name, *(cell(e) for e in engines), told]
 
 
-def page(
-    results: dict[str, dict[str, list[float]]], conditions: list[list[str]], length: Length
-) -> str:
+def page(results: dict[str, dict[str, list[float]]], conditions: str, length: Length) -> str:
     head = ["shape", "Tandem, ms", "Transformers, ms", "CTranslate2, ms", "best peer / Tandem"]
     return f"""Median of {length.turns} turns of {length.new} tokens, minimum and maximum in parentheses; context {PROMPT} tokens.
 
 {table(head, [line(name, found) for name, found in results.items()])}
 
-{table(["condition", ""], conditions)}
+{conditions}
 """
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE)
     parser.add_argument("--models", nargs="+", choices=sorted(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--quick", action="store_true", help="two layers of each, one turn")
     parser.add_argument("--prepare", action="store_true", help="only make what is measured")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     args = parser.parse_args(arguments)
     if args.quick and args.write:
-        parser.error(
-            "--quick: its figures are of no model that people run; allowed: without --write"
-        )
+        parser.error("--write: true; allowed: without --quick")
     if args.prepare:
         for name in args.models:
             folder = random_weights(name, args.quick)
@@ -235,29 +228,13 @@ def main(arguments: list[str] | None = None) -> None:
                 except (Refused, Failed) as error:
                     print(f"{name}: {error}", file=sys.stderr)
         return
-    busy = [machine.load_before(args.write)]
+    run = cli.Run("scripts/bench_models --families", arguments, args.write)
     started = time.monotonic()
     length = QUICK if args.quick else Length()
     results = {name: measure(name, length) for name in args.models}
-    busy.append(machine.load())
-    told = "scripts/bench_models --families " + " ".join(arguments or sys.argv[1:])
-    text = page(
-        results,
-        [
-            ["command", f"`{told.strip()}`"],
-            ["commit", machine.commit(ROOT)],
-            ["date", f"{datetime.date.today()}, {(time.monotonic() - started) / 60:.0f} minutes"],
-            [
-                "processor",
-                f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
-            ],
-            ["machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)],
-        ],
-        length,
-    )
-    print(text)
-    if args.write:
-        put(PAGE, "families", text)
+    minutes = f"{(time.monotonic() - started) / 60:.0f} minutes"
+    text = page(results, run.conditions(more=[("duration", minutes)]), length)
+    cli.publish(text, args.write, PAGE, "families")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ stands the ideal one: the same passes at the mean cost that the device spent on 
 in this run, and not a microsecond between them.
 """
 
-import argparse
-import datetime
 import json
 import statistics
 import subprocess
@@ -18,10 +16,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.peers import cli
 from bench.peers.models import directory, shipped_masks
 from measure import machine
 from measure.paths import ROOT
-from measure.report import put, table
+from measure.report import table
 
 PAIRS = {
     "code-large + code-small": ("code-large", "code-small"),
@@ -180,13 +179,13 @@ Mean device time of a pass in milliseconds, by rows:
 """
 
 
-def sections(results: list[Result], conditions: list[tuple[str, str]], heading: str = "##") -> str:
+def sections(results: list[Result], conditions: str, heading: str = "##") -> str:
     found = "\n".join(section(result, heading) for result in results)
-    return f"{found}\n{table(['condition', ''], [list(pair) for pair in conditions])}\n"
+    return f"{found}\n{conditions}\n"
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE, busy=True)
     parser.add_argument("--pairs", nargs="+", choices=list(PAIRS), default=WRITTEN)
     parser.add_argument(
         "--masks", action="store_true", help="BiTA, too, with shipped or random masks, for bita.md"
@@ -200,15 +199,13 @@ def parse(arguments):
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--threads", type=int, default=machine.cores())
     parser.add_argument("--binary", type=Path, default=ROOT / "build/release/bin/bench_pair")
-    parser.add_argument("--write", action="store_true", help="into docs/reports")
-    parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
     parser.add_argument("--check", action="store_true", help="fail where the goals are missed")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = [machine.load_before(args.write and not args.busy)]
+    run = cli.Run("scripts/bench_pair", arguments, args.write and not args.busy)
     bandwidth = machine.bandwidth()
     results = []
     for name in args.pairs:
@@ -227,34 +224,20 @@ def main(arguments=None) -> int:
             command += ["--masks", masks, "--mask-rates", args.mask_rates]
         measured = json.loads(subprocess.check_output(command, text=True))
         results.append(evaluate(name, measured))
-    busy.append(machine.load())
-    conditions = [
-        ("command", f"`{' '.join(['scripts/bench_pair', *(arguments or sys.argv[1:])])}`"),
-        ("commit", machine.commit(ROOT)),
-        ("date", datetime.date.today().isoformat()),
-        (
-            "processor",
-            f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores, "
-            f"{args.threads} threads, float32 or a file's blocks",
-        ),
+    more = [
         ("memory bandwidth", f"{bandwidth / 1e9:.1f} GB/s"),
-        ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
         ("prompt, new tokens, turns", f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"),
     ]
     if args.masks:
-        page = sections(
-            results, [*conditions, ("candidate acceptance by mask token", args.mask_rates)], "###"
-        )
+        more.append(("candidate acceptance by mask token", args.mask_rates))
     else:
-        page = sections(
-            results,
-            [*conditions, ("disagreements with an unsure small model", f"{args.foresight:.0%}")],
-        )
-    print(page)
-    if args.write and args.masks:
-        put(BITA_PAGE, "scripted masks", page)
-    elif args.write:
-        put(PAGE, "pairs", page)
+        more.append(("disagreements with an unsure small model", f"{args.foresight:.0%}"))
+    conditions = run.conditions(f"{args.threads} threads, float32 or a file's blocks", more)
+    if args.masks:
+        text = sections(results, conditions, "###")
+        cli.publish(text, args.write, BITA_PAGE, "scripted masks")
+    else:
+        cli.publish(sections(results, conditions), args.write, PAGE, "pairs")
     missed = [line for result in results for line in shortfalls(result)]
     for line in missed:
         print(f"below the goal: {line}", file=sys.stderr)

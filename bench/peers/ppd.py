@@ -7,8 +7,6 @@ pinned threads, and replaces what they answer by a script, so that an early laye
 right as often as heads of these models were found to be (docs/reports/ppd.md).
 """
 
-import argparse
-import datetime
 import json
 import statistics
 import subprocess
@@ -16,10 +14,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.peers import cli
 from bench.peers.models import random_llama
-from measure import machine
 from measure.paths import HOME, ROOT
-from measure.report import put, table
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "ppd.md"
 FIGURE = PAGE.with_suffix(".svg")
@@ -458,20 +456,18 @@ def draw(found: list[tuple[Subject, list[Line]]]) -> str:
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE, busy=True)
     parser.add_argument("--models", nargs="+", choices=["smollm2", "llama-350m"])
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--binary", type=Path, default=ROOT / "build/release/bin/bench_ppd")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = [machine.load_before(args.write and not args.busy)]
+    run = cli.Run("scripts/bench_ppd", arguments, args.write and not args.busy)
     known = subjects()
     found, sections = [], []
     for name in args.models or known:
@@ -486,27 +482,13 @@ def main(arguments=None) -> int:
         lines = evaluate(measured)
         sections.append(section(subject, lines, measured))
         found.append((subject, lines))
-    busy.append(machine.load())
-    conditions = [
-        ("command", f"`{' '.join(['scripts/bench_ppd', *(arguments or sys.argv[1:])])}`"),
-        ("commit", machine.commit(ROOT)),
-        ("date", datetime.date.today().isoformat()),
-        (
-            "processor",
-            f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores, "
-            "cpu:0 and cpu:1 with one pinned thread each",
-        ),
-        ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
-        ("prompt, new tokens, turns", f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"),
-    ]
-    text = (
-        "\n".join(sections)
-        + f"\n{verdict(found)}\n\n"
-        + table(["condition", ""], [list(pair) for pair in conditions])
+    sizes = f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"
+    conditions = run.conditions(
+        "cpu:0 and cpu:1 with one pinned thread each", [("prompt, new tokens, turns", sizes)]
     )
-    print(text)
+    text = "\n".join(sections) + f"\n{verdict(found)}\n\n{conditions}"
+    cli.publish(text, args.write, PAGE, "measured")
     if args.write:
-        put(PAGE, "measured", text)
         FIGURE.write_text(draw(found))
     return 0
 

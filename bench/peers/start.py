@@ -8,8 +8,6 @@ answer: all of it, and without pages of files, which the system may take back; a
 our server has beyond one whose model is a fake, for each byte of packed weights.
 """
 
-import argparse
-import os
 import re
 import subprocess
 import sys
@@ -18,13 +16,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import machine
+from bench.peers import cli
 from measure.llama_server import LlamaServer, free_port
 from measure.paths import ROOT
-from measure.report import put
 from measure.serving import BINARY, Client, stubs
-
-MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 PROMPT = "def fibonacci(n):"
@@ -131,19 +126,13 @@ def row(file: Path, engine: str, run: Start, bare: int = 0) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+    parser = cli.gguf_parser(__doc__, PAGE)
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--server", type=Path, default=BINARY)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args(arguments)
-    folder = MODELS
-    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    if not files:
-        print("no GGUF files here; scripts/models fetch NAME", file=sys.stderr)
-        return 1
-    busy = machine.load_before(args.write)
+    files = cli.gguf_files(args.models, [args.server], "scripts/build release tandem-server")
+    run = cli.Run("python -m bench.peers.start", arguments, args.write)
     lines = [
         "| file | server | file, MB | start, s | resident, MB | resident / file | anonymous, MB "
         "| packed weights, MB | (anonymous - server without a model) / packed |",
@@ -158,16 +147,10 @@ def main(arguments: list[str] | None = None) -> int:
             runs = [theirs(file, args.llama_server) for _ in range(args.turns)]
             lines.append(row(file, "llama.cpp", best(runs)))
         print("\n".join(lines[-2:] if args.llama_server else lines[-1:]), flush=True)
-    command = " ".join(["python -m bench.peers.start", *(arguments or sys.argv[1:])])
-    about = (
-        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
-        f"{machine.processor()}, load before: {busy:.0%}. Without a model the server has {bare / 1e6:.0f} MB of "
-        "anonymous memory, mostly LibTorch's."
+    about = run.about(
+        f"Without a model the server has {bare / 1e6:.0f} MB of anonymous memory, mostly LibTorch's."
     )
-    measured = "\n".join([about, "", *lines])
-    print(measured)
-    if args.write:
-        put(PAGE, "starts", f"{measured}\n")
+    cli.publish("\n".join([about, "", *lines, ""]), args.write, PAGE, "starts")
     return 0
 
 

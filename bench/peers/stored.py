@@ -9,7 +9,6 @@ figure by itself. Then the engines take turns, it with these and with its defaul
 better counts; each is the only one that runs.
 """
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -19,12 +18,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.peers import cli
 from bench.peers.engines import OURS, THREADS, Tandem
 from bench.peers.models import prompts
 from bench.peers.worker import Worker
-from measure import machine
 from measure.paths import HOME, ROOT
-from measure.report import put, spread, table
+from measure.report import spread, table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 PROGRAM = HOME / "bin" / "llama-batched-bench"
@@ -153,20 +152,13 @@ def compare(file: Path, turns: int) -> Compared:
     return result
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+def main(arguments: list[str] | None = None) -> int:
+    parser = cli.gguf_parser(__doc__, PAGE)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
-    args = parser.parse_args()
-    folder = HOME / "models"
-    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    missing = [str(file) for file in [*files, PROGRAM, *OURS] if not file.exists()]
-    if missing or not files:
-        print(f"missing: {', '.join(missing) or folder}; scripts/models fetch NAME,", end=" ")
-        print("scripts/setup --peers, scripts/build release tandem-server bench_client")
-        return 1
-    busy = machine.load_before(args.write)
+    args = parser.parse_args(arguments)
+    build = "scripts/setup --peers, scripts/build release tandem-server bench_client"
+    files = cli.gguf_files(args.models, [PROGRAM, *OURS], build)
+    run = cli.Run("python -m bench.peers.stored", arguments, args.write)
     rows = []
     for file in files:
         rows += compare(file, args.turns).rows()
@@ -180,16 +172,10 @@ def main() -> int:
         "goal",
         "fastest settings of llama.cpp",
     ]
-    command = " ".join(["python -m bench.peers.stored", *sys.argv[1:]])
-    about = (
-        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), load before: {busy:.0%}. "
-        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns.\n"
+    about = run.about(
+        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns."
     )
-    text = f"{about}\n{table(head, rows)}\n"
-    print(text)
-    if args.write:
-        put(PAGE, "llama.cpp", text)
+    cli.publish(f"{about}\n\n{table(head, rows)}\n", args.write, PAGE, "llama.cpp")
     return 0
 
 

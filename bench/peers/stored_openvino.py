@@ -7,20 +7,18 @@ the file by itself: its pipeline that batches continuously and its plain one, by
 readers. A trial chooses the fastest of these for each figure; one that does not load a file is told.
 """
 
-import argparse
 import contextlib
-import os
 import statistics
 import sys
 from pathlib import Path
 
+from bench.peers import cli
 from bench.peers.engines import OURS, PEERS, OpenVino, Tandem
 from bench.peers.models import prompts
 from bench.peers.stored import LONG, NEW, PROMPT, ours
 from bench.peers.worker import Failed, Worker
-from measure import machine
-from measure.paths import HOME, ROOT
-from measure.report import put, spread, table
+from measure.paths import ROOT
+from measure.report import spread, table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 FIGURES = ("1 stream", "8 streams", "prompt")
@@ -71,20 +69,12 @@ def compare(file: Path, turns: int) -> tuple[list[list[str]], list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+    parser = cli.gguf_parser(__doc__, PAGE)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args(arguments)
-    folder = HOME / "models"
-    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    missing = [str(path) for path in [*files, PEERS, *OURS] if not os.path.exists(path)]
-    if missing or not files:
-        what = ", ".join(missing) or folder
-        print(f"missing: {what}; scripts/models fetch NAME, scripts/setup --peers,", end=" ")
-        print("scripts/build release tandem-server bench_client")
-        return 1
-    busy = machine.load_before(args.write)
+    build = "scripts/setup --peers, scripts/build release tandem-server bench_client"
+    files = cli.gguf_files(args.models, [PEERS, *OURS], build)
+    run = cli.Run("python -m bench.peers.stored_openvino", arguments, args.write)
     rows, refused = [], []
     for file in files:
         found, failed = compare(file, args.turns)
@@ -99,16 +89,12 @@ def main(arguments: list[str] | None = None) -> int:
         "ratio",
         "fastest settings of OpenVINO",
     ]
-    command = " ".join(["python -m bench.peers.stored_openvino", *(arguments or sys.argv[1:])])
-    about = (
-        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), load before: {busy:.0%}. "
-        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns.\n"
+    about = run.about(
+        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns."
     )
-    text = "\n".join([about, table(head, rows), *(f"\nNot run: {line}" for line in refused)]) + "\n"
-    print(text)
-    if args.write:
-        put(PAGE, "openvino", text)
+    missing = [f"\nNot run: {line}" for line in refused]
+    text = "\n".join([about, "", table(head, rows), *missing, ""])
+    cli.publish(text, args.write, PAGE, "openvino")
     return 0
 
 

@@ -7,15 +7,15 @@ without scheduler and server, behind 256 rows of context. What memory gives is p
 cores reading floats one after the other.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from bench.peers import cli
 from measure import machine
-from measure.paths import HOME, ROOT
-from measure.report import put, table
+from measure.paths import ROOT
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 BINARY = ROOT / "build/release/bin/bench_step"
@@ -83,20 +83,12 @@ def page(rows: list[list[str]], about: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+    parser = cli.gguf_parser(__doc__, PAGE)
     parser.add_argument("--seconds", type=float, default=1.5, help="for each kind of pass")
     parser.add_argument("--binary", type=Path, default=BINARY)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args(arguments)
-    folder = HOME / "models"
-    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    missing = [str(file) for file in [*files, args.binary] if not file.exists()]
-    if missing or not files:
-        what = ", ".join(missing) or folder
-        print(f"missing: {what}; scripts/models fetch NAME, scripts/build release bench_step")
-        return 1
-    busy = machine.load_before(args.write)
+    files = cli.gguf_files(args.models, [args.binary], "scripts/build release bench_step")
+    run = cli.Run("python -m bench.peers.stored_step", arguments, args.write)
     rows, probes = [], [machine.bandwidth()]
     for file in files:
         with tempfile.NamedTemporaryFile("r", suffix=".csv") as out:
@@ -109,17 +101,9 @@ def main(arguments: list[str] | None = None) -> int:
         probes.append(machine.bandwidth())
         rows.append(row(file.stem, read, passes, max(probes[-2:])))
         print(" | ".join(rows[-1]), flush=True)
-    command = " ".join(["python -m bench.peers.stored_step", *(arguments or sys.argv[1:])])
     shown = ", ".join(f"{probe / 1e9:.1f}" for probe in probes)
-    about = (
-        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), load before: {busy:.0%}. Memory probe "
-        f"before and after each file: {shown} GB/s. Medians."
-    )
-    text = page(rows, about)
-    print(text)
-    if args.write:
-        put(PAGE, "step", text)
+    about = run.about(f"Memory probe before and after each file: {shown} GB/s. Medians.")
+    cli.publish(page(rows, about), args.write, PAGE, "step")
     return 0
 
 

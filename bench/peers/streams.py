@@ -9,9 +9,7 @@ share, and every token names its step; so a token's delay is known at its reader
 that others would not send.
 """
 
-import argparse
 import contextlib
-import datetime
 import os
 import signal
 import statistics
@@ -24,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from measure import machine
+from bench.peers import cli
 from measure.paths import ROOT
-from measure.report import put, table
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "serving.md"
 FIRST, NAMES = 32, 95  # engine/backend/fake/trace.h
@@ -219,7 +217,7 @@ def open_bytes(name: str, args) -> float:
     return grown / args.open
 
 
-def markdown(conditions: dict[str, str], servers: list[Server], args) -> str:
+def markdown(conditions: str, servers: list[Server], args) -> str:
     ours, bare = servers
 
     def row(title: str, figure: str, digits: int = 1, scale: float = 1.0) -> list[str]:
@@ -256,7 +254,6 @@ def markdown(conditions: dict[str, str], servers: list[Server], args) -> str:
         else "It does not\ncheck the memory that a pass reads (`check_memory: false`)."
     )
     main = table(["", *(server.name for server in servers)], rows)
-    facts = "\n".join(f"| {name} | {value} |" for name, value in conditions.items())
     return f"""{args.streams:,} streams over {args.channels} connections, one token every {args.tick * 1000:.0f} ms for each.
 Server CPU per token is **{ratio:.2f}** times the bare streamer's.{above}
 
@@ -265,9 +262,7 @@ Server CPU per token is **{ratio:.2f}** times the bare streamer's.{above}
 Medians of {len(ours.turns)} turns of {args.seconds:.0f} s after {args.warm_up:.0f} s of warm-up, minimum and maximum in parentheses.
 A request has a prompt of 16 tokens and generates {args.new_tokens}. A pass of the fake device takes {args.pass_seconds * 1000:.1f} ms. {checks}
 
-| condition | |
-|---|---|
-{facts}
+{conditions}
 """
 
 
@@ -289,7 +284,7 @@ def failures(servers: list[Server]) -> list[str]:
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE)
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--channels", type=int, default=4, help="connections")
     parser.add_argument("--tick", type=float, default=0.02, help="seconds between tokens")
@@ -308,14 +303,13 @@ def parse(arguments):
         "--check-memory", action="store_true", help="the fake device checks what passes read"
     )
     parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--write", action="store_true", help="into docs/reports/serving.md")
     parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = machine.load_before(args.write)
+    run = cli.Run("scripts/bench_streams", arguments, args.write)
     servers = [Server("Tandem"), Server("bare streamer")]
     for i in range(args.repeats):
         for server in servers if i % 2 == 0 else reversed(servers):
@@ -324,20 +318,8 @@ def main(arguments=None) -> int:
     if args.open > 0:
         for server in servers:
             server.open_bytes = open_bytes(server.name, args)
-    after = machine.load()
-    conditions = {
-        "command": f"`scripts/bench_streams {' '.join(arguments or sys.argv[1:])}`".replace(
-            " `", "`"
-        ),
-        "commit": machine.commit(ROOT),
-        "date": datetime.date.today().isoformat(),
-        "processor": f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
-        "machine busy before and after": f"{busy:.0%}, {after:.0%}",
-    }
-    text = markdown(conditions, servers, args)
-    print(text)
-    if args.write:
-        put(PAGE, "streams", text)
+    text = markdown(run.conditions(), servers, args)
+    cli.publish(text, args.write, PAGE, "streams")
     wrong = failures(servers) if args.check else []
     for line in wrong:
         print(line, file=sys.stderr)

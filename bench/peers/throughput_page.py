@@ -1,6 +1,5 @@
 """The tables of docs/reports/throughput.md."""
 
-import datetime
 import statistics
 from dataclasses import dataclass, field
 
@@ -26,24 +25,7 @@ class Case:
         return statistics.median(self.ours) / statistics.median(self.theirs[self.best()])
 
 
-@dataclass
-class Conditions:
-    command: str
-    commit: str
-    processor: str
-    cores: int
-    threads: int
-    bandwidth: float  # bytes per second
-    busy: list[float]  # share of the machine in use just before and just after
-    versions: str
-    prompt_tokens: str
-    new_tokens: str
-    repeats: int
-    mixed: bool = False  # prompts and answers of different lengths
-
-
-def markdown(conditions: Conditions, cases: list[Case]) -> str:
-    c = conditions
+def markdown(conditions: str, cases: list[Case]) -> str:
     rows = []
     for case in cases:
         ours, ratio, same = "-", "-", "-"
@@ -76,25 +58,9 @@ def markdown(conditions: Conditions, cases: list[Case]) -> str:
             for case in cases
         ],
     )
-    lengths = (
-        f"""Prompts have {c.prompt_tokens} tokens and answers {c.new_tokens}, drawn uniformly for each turn.
+    return f"""{main}
 
-"""
-        if c.mixed
-        else ""
-    )
-    return f"""{lengths}{main}
-
-| condition | |
-|---|---|
-| command | `{c.command.strip()}` |
-| commit | {c.commit} |
-| date | {datetime.date.today().isoformat()} |
-| processor | {c.processor}, {c.cores} cores |
-| memory bandwidth | {c.bandwidth / 1e9:.1f} GB/s |
-| machine busy before and after | {", ".join(f"{b:.0%}" for b in c.busy)} |
-| Transformers | {c.versions}, {c.threads} threads |
-| prompt, new tokens | {c.prompt_tokens}, {c.new_tokens} (greedy, end of text ignored) |
+{conditions}
 
 All variants of Transformers that were measured:
 
