@@ -1,10 +1,10 @@
-"""Transformers' assisted generation beside Tandem on the same pair: greedy, one stream.
+"""Compares with assisted generation of Transformers on the same pair: greedy, one stream.
 
     python -m bench.peers.assisted [PROBLEMS] [--tokens 48] [--write]
 
-HumanEval's first prompts are continued by the coder pair: by Transformers in bfloat16 (it reads GGUF
-only by dequantizing), alone and with the small model as its assistant, and by our server on the files' own blocks, autoregressively and by
-`auto`. Each is timed alone, prompt by prompt, whole answers with the reading of the prompt.
+The coder pair continues the first prompts of HumanEval. Transformers runs in bfloat16, as it
+dequantizes GGUF files, with and without the small model as assistant. The server runs the blocks of
+the files, autoregressively and with `auto`. Whole answers are timed, prefill included, one at a time.
 """
 
 import time
@@ -74,7 +74,7 @@ def our_speeds(prompts: list[list[int]], tokens: int, binary: Path) -> dict[str,
 
 
 def speed(answer: Callable[[list[int]], int], prompts: list[list[int]]) -> float:
-    """Tokens per second over all prompts but the first, which warms up."""
+    """Tokens per second over all prompts except the first, which is a warm-up."""
     answer(prompts[0])
     start = time.perf_counter()
     tokens = sum(answer(ids) for ids in prompts[1:])

@@ -1,9 +1,9 @@
-"""BiTA's wall clock beside autoregressive decoding, n-grams and speculative sampling.
+"""Compares the speed of BiTA with autoregressive decoding, n-grams and speculative sampling.
 
     python -m bench.peers.bita [--write]
 
-Requests of all methods go through our own server in turns, one at a time and eight at once, greedy;
-each answer must be autoregressive decoding's. Figures are ratios within a turn.
+All methods take turns on one server, with one and eight concurrent greedy requests. Each answer must
+equal that of autoregressive decoding. Figures are ratios within a turn.
 """
 
 import statistics
@@ -65,7 +65,7 @@ SUBJECTS = {
 @dataclass(frozen=True)
 class Way:
     name: str
-    method: str  # a message of the protocol
+    method: str  # a message of the API
     parameters: dict = field(default_factory=dict, hash=False)
 
     def message(self, messages):
@@ -93,19 +93,19 @@ SPECULATIVE = Way("speculative", "Speculative")
 
 @dataclass
 class Line:
-    """A way at one number of streams: of each turn its seconds, and what answers came to."""
+    """A method at one number of streams: seconds of each turn, and statistics of its answers."""
 
     way: Way
     streams: int
     seconds: list[float] = field(default_factory=list)
     tokens: int = 0
     passes: int = 0
-    equal: int = 0  # answers that are autoregressive decoding's
+    equal: int = 0  # answers equal to autoregressive decoding
     answers: int = 0
 
 
 def prompts_of(subject: Subject, count: int) -> list[list[int]]:
-    """Beginnings of HumanEval's problems, as the model's own tokenizer has them."""
+    """Prompts of HumanEval, as token ids of the model."""
     from tokenizers import Tokenizer
 
     from tuning import frozen_model

@@ -122,8 +122,8 @@ generates {args.new_tokens}.
 def main(arguments=None) -> int:
     parser = cli.parser(__doc__, PAGE)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 200])
-    parser.add_argument("--new-tokens", type=int, default=256, help="of a request")
-    parser.add_argument("--seconds", type=float, default=5, help="that are measured")
+    parser.add_argument("--new-tokens", type=int, default=256, help="new tokens of a request")
+    parser.add_argument("--seconds", type=float, default=5, help="measured time of a turn")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
     args = parser.parse_args(arguments)

@@ -1,10 +1,10 @@
-"""What the prefix cache is worth: time to first token of two requests that begin alike.
+"""Measures the prefix cache: time to first token of two requests with a common prefix.
 
     python -m bench.peers.prefix [--write]
 
-Pairs of prompts of 400 common tokens and 16 of their own, each pair another text, one after the other
-on a server of code-large; a pair with nothing in common stands beside it. The server's own figures:
-time_to_first_token_seconds and cached_tokens of the second request, over the first's.
+Each pair of prompts has 400 common tokens and 16 others and runs sequentially on a server of code-large,
+next to a pair without a common prefix. Figures are time_to_first_token_seconds and cached_tokens of the
+server: those of the second request over those of the first.
 """
 
 import statistics
@@ -42,7 +42,7 @@ def main(arguments=None) -> int:
             a, b, stranger = next(texts), next(texts), next(texts)
             alone, cached, _ = ask(client, args.model, a)
             assert cached == 0, cached
-            # Again without the beginning of `a` in common: what `second` would be without the cache.
+            # A prompt without the common prefix: the time of `second` without the cache.
             other, cached, _ = ask(client, args.model, stranger)
             assert cached < COMMON // 2, cached
             prompt = a[:COMMON] + b[-OWN:]

@@ -1,11 +1,11 @@
-"""How long a GGUF file takes until it is served, and the memory that it then has, beside llama.cpp's.
+"""Compares start time and memory of a server with a GGUF file with llama.cpp.
 
     python -m bench.peers.start [MODEL ...] [--llama-server PATH] [--turns 3] [--write]
 
-Each server is started with the file in the page cache and asked for 16 tokens; seconds are until it
-listens (llama.cpp: until it says that it is healthy), the least of all turns; memory is what is resident after the
-answer: all of it, and without pages of files, which the system may take back; and of the latter what
-our server has beyond one whose model is a fake, for each byte of packed weights.
+Each server starts with the file in the page cache and generates 16 tokens. Seconds are until it listens
+(llama.cpp: until it is healthy), the minimum of all turns. Memory is resident memory after the answer, in
+total and without pages of files. The last column is the anonymous memory beyond that of a server with a
+fake model, per byte of packed weights.
 """
 
 import re
@@ -30,8 +30,8 @@ TOKENS = 16
 class Start:
     seconds: float
     resident: int  # bytes
-    own: int  # of these no pages of files
-    weights: int = 0  # packed; 0: not said
+    own: int  # without pages of files
+    weights: int = 0  # packed; 0: unknown
 
 
 def resident(process: int) -> tuple[int, int]:
@@ -50,13 +50,13 @@ def read_all(path: Path) -> None:
 
 
 def weights_of(log: str) -> int:
-    """What the server's line about its model says, in bytes."""
+    """Bytes of packed weights, from the server's log."""
     found = re.search(r"([\d.]+) MB on cpu", log)
     return int(float(found[1]) * 1e6) if found else 0
 
 
 def ours(path: Path | None, binary: Path) -> Start:
-    """None: with a fake model."""
+    """`file`: None for a fake model."""
     with tempfile.TemporaryDirectory() as folder:
         ports, log = Path(folder) / "ports", Path(folder) / "log"
         config = Path(folder) / "fake.textproto"

@@ -1,12 +1,11 @@
-"""The same GGUF file in Tandem and in llama.cpp, side by side: one stream, eight, and reading a prompt.
+"""Compares a GGUF file in Tandem and llama.cpp: one stream, eight streams, and prefill.
 
     python -m bench.peers.stored [MODEL ...] [--turns 3] [--write]
 
-Ours is the whole server, asked over gRPC by a client in C++; llama.cpp's is its own
-llama-batched-bench, which calls the library without a server and draws no tokens, of the build that
-scripts/setup --peers makes for this processor. A trial chooses its fastest settings first, for each
-figure by itself. Then the engines take turns, it with these and with its defaults, of which the
-better counts; each is the only one that runs.
+Tandem is the whole server with a C++ client over gRPC. llama.cpp is llama-batched-bench, built for this
+processor by scripts/setup --peers, which calls the library without a server and without sampling. A trial
+first selects its fastest settings for each figure. Then the engines take turns, one at a time. llama.cpp runs
+with these settings and with its defaults, and the better result counts.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ PROMPT, NEW, LONG = 64, 64, 512  # tokens
 
 @dataclass(frozen=True)
 class Settings:
-    """Of llama.cpp. The first of each are its defaults."""
+    """Settings of llama.cpp. The first values are its defaults."""
 
     threads: int = THREADS[0]
     flash_attention: str = "auto"
@@ -50,7 +49,7 @@ class Settings:
 
 
 def trials() -> list[Settings]:
-    """Its defaults, and one change of them at a time."""
+    """The defaults, and each single change of them."""
     changes = [
         {"poll": 0},
         {"flash_attention": "off"},
@@ -62,7 +61,7 @@ def trials() -> list[Settings]:
 
 
 def run_theirs(file: Path, settings: Settings, prompt: int, new: int, streams: list[int]) -> dict:
-    """What a process of llama-batched-bench says, by its number of streams."""
+    """Output of llama-batched-bench by number of streams."""
     command = [PROGRAM, "--model", file, "--output-format", "jsonl", *settings.flags()]
     command += ["-c", streams[-1] * (prompt + new), "-b", "2048", "-ub", "512"]
     command += ["-npp", prompt, "-ntg", new, "-npl", ",".join(map(str, streams))]
@@ -82,7 +81,7 @@ def theirs(file: Path, settings: Settings, new: int = NEW) -> dict[str, float]:
 
 
 def ours(worker: Worker, source, long_source) -> dict[str, float]:
-    """The same of our server. The time to a first token is that of other prompts, as long and as many."""
+    """The same for Tandem. The time to first token is that of other prompts of equal number and length."""
 
     def seconds(batch, new: int) -> float:
         return worker.ask("generate", prompts=batch, new_tokens=new)[1]

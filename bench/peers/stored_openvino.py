@@ -1,10 +1,10 @@
-"""The same GGUF file in Tandem and in OpenVINO GenAI, side by side: one stream, eight, and reading a prompt.
+"""Compares a GGUF file in Tandem and OpenVINO GenAI: one stream, eight streams, and prefill.
 
     python -m bench.peers.stored_openvino [MODEL ...] [--turns 3] [--write]
 
-As bench.peers.stored, with OpenVINO GenAI (scripts/setup --peers) in a process of its own, which reads
-the file by itself: its pipeline that batches continuously and its plain one, by either of its two
-readers. A trial chooses the fastest of these for each figure; one that does not load a file is told.
+As bench.peers.stored, with OpenVINO GenAI (scripts/setup --peers) in a separate process. A trial selects
+its fastest pipeline (continuous batching or plain) and reader for each figure. Combinations that cannot load
+a file are listed.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ SETTINGS = [(kind, reader) for kind in ("batching", "plain") for reader in ("LEG
 
 
 def compare(file: Path, turns: int) -> tuple[list[list[str]], list[str]]:
-    """Rows of the table, and what did not run."""
+    """Rows of the table, and combinations that did not run."""
     refused = []
     sources = prompts(PROMPT), prompts(LONG, start=5)
     with contextlib.ExitStack() as stack:

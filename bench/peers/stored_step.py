@@ -1,10 +1,9 @@
-"""Where the time of a token of a GGUF file goes, beside what reading its weights alone would take.
+"""Parts of a decoding step with a GGUF file, and the time of reading its weights.
 
     python -m bench.peers.stored_step [MODEL ...] [--write]
 
-bench_step (engine/backend/torch/bench) runs passes of each file's own weights through the backend,
-without scheduler and server, behind 256 rows of context. What memory gives is probed beside it: all
-cores reading floats one after the other.
+bench_step (engine/backend/torch/bench) runs passes with the weights of each file through the backend, without
+scheduler and server, with 256 rows of context. The memory probe reads floats sequentially on all cores.
 """
 
 import subprocess
@@ -19,12 +18,12 @@ from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 BINARY = ROOT / "build/release/bin/bench_step"
-PARTS = ("product", "head", "attention")  # of a step; the others are shown together
+PARTS = ("product", "head", "attention")  # shown separately; other parts are summed
 PASSES = ("2 rows", "4 rows", "8 rows", "8 sequences", "64 rows, 1 read")
 
 
 def untied_embedding(path: Path) -> int:
-    """Bytes of a matrix of which a pass over one row reads one row; 0: the head reads all of it."""
+    """Bytes of an embedding matrix that the head does not share; a pass reads one row of it. 0: shared."""
     import gguf
 
     sizes = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors}
@@ -32,13 +31,13 @@ def untied_embedding(path: Path) -> int:
 
 
 def weight_bytes(text: str) -> int:
-    """Of the model in memory, where blocks of some types are others than in the file (CSV as below)."""
+    """Bytes of the weights in memory, which differ from the file for some block types (CSV as below)."""
     (line,) = [line for line in text.splitlines() if line.startswith("weights,")]
     return int(float(line.split(",")[-2]))
 
 
 def milliseconds(text: str) -> dict[str, dict[str, float]]:
-    """By kind of pass the time of its parts, of what bench_step wrote as CSV (table "parts")."""
+    """Time of the parts by kind of pass, from the CSV of bench_step (table "parts")."""
     found: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
         kind, rest = line.split(",", 1)
@@ -53,7 +52,7 @@ def row(name: str, read: int, passes: dict[str, dict[str, float]], probe: float)
     """`read`: bytes of a token's weights; `probe`: bytes per second of reading memory."""
     one = passes["1 row"]
     whole = sum(one.values())
-    # Products and head wait for memory, the rest for the processor.
+    # Matrix products and head are limited by memory, the rest by the processor.
     rate = read / (one["product"] + one["head"]) * 1e3
     rest = whole - sum(one[part] for part in PARTS)
     return [
@@ -84,7 +83,7 @@ def page(rows: list[list[str]], about: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = cli.gguf_parser(__doc__, PAGE)
-    parser.add_argument("--seconds", type=float, default=1.5, help="for each kind of pass")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds per kind of pass")
     parser.add_argument("--binary", type=Path, default=BINARY)
     args = parser.parse_args(arguments)
     files = cli.gguf_files(args.models, [args.binary], "scripts/build release bench_step")

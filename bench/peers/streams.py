@@ -1,12 +1,11 @@
-"""Many streams at once: what our server costs beside the least that such a server can do.
+"""Compares many concurrent streams of tandem-server with a bare gRPC streamer.
 
     scripts/bench_streams [--write] [--check]
 
-tandem-server with a fake device (which makes a token for every stream at a fixed pace) and
-bench/bare_streamer.cpp take turns, each a process of its own, with bench/stream_load.cpp as all of
-their readers. Both write down when each step's tokens were there, on the clock that all processes
-share, and every token names its step; so a token's delay is known at its reader without any message
-that others would not send.
+tandem-server with a fake device, which makes tokens for all streams at a fixed pace, and
+bench/bare_streamer.cpp take turns in separate processes. bench/stream_load.cpp reads all streams. Both servers
+record the time of each step on a clock that all processes share, and every token names its step. So the
+reader knows the delay of a token without additional messages.
 """
 
 import contextlib
@@ -29,9 +28,9 @@ from measure.report import table
 PAGE = ROOT / "docs" / "reports" / "serving.md"
 FIRST, NAMES = 32, 95  # engine/backend/fake/trace.h
 PROMPT = 16  # tokens (bench/stream_load.cpp)
-OPEN_TICK, OPEN_WARM_UP, OPEN_SECONDS = 1.0, 12, 4  # where many open streams are weighed
+OPEN_TICK, OPEN_WARM_UP, OPEN_SECONDS = 1.0, 12, 4  # for the memory of many open streams
 RECORD = np.dtype([("arrival", "<i8"), ("token", "<i4"), ("stream", "<i4")])
-# What --check wants.
+# Goals of --check.
 P99_MILLISECONDS, CPU_RATIO, STREAM_BYTES = 20.0, 1.25, 4096
 
 CONFIG = """\
@@ -49,7 +48,7 @@ server {{ max_concurrent_streams: {streams} }}
 
 @dataclass
 class Turn:
-    """What one server did in one turn."""
+    """One turn of one server."""
 
     rate: float  # tokens per second and stream
     p50: float  # delay, milliseconds
@@ -57,8 +56,8 @@ class Turn:
     worst: float
     cpu: float  # of the server, microseconds per token
     reader_cpu: float  # of the load generator, likewise
-    idle_bytes: int  # resident memory before there was a stream
-    stream_bytes: float  # by how much it had grown at the end, per stream
+    idle_bytes: int  # resident memory without streams
+    stream_bytes: float  # growth until the end, per stream
 
 
 @dataclass
@@ -74,8 +73,8 @@ class Server:
 def delays(steps: np.ndarray, records: np.ndarray) -> np.ndarray:
     """Nanoseconds from each token's step to its arrival.
 
-    steps: when each step's tokens were there, in order. A token names its step modulo NAMES: it is
-    the last such step before the token came.
+    steps: times of the steps, in order. A token names its step modulo NAMES; the last such step before its
+    arrival is the right one.
     """
     last = np.searchsorted(steps, records["arrival"], side="right") - 1
     step = last - (last - (records["token"] - FIRST)) % NAMES
@@ -85,7 +84,7 @@ def delays(steps: np.ndarray, records: np.ndarray) -> np.ndarray:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far, all of its threads."""
+    """User and system time of all threads of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -96,7 +95,7 @@ def resident_bytes(pid: int) -> int:
 
 @contextlib.contextmanager
 def running(command: list[str], folder: Path):
-    """The process of a server and its address; it ends by SIGTERM, when its trace is whole."""
+    """The process and address of a server. SIGTERM ends it, after which its trace is complete."""
     ports, log = folder / "ports", folder / "log"
     with log.open("w") as out:
         process = subprocess.Popen([*command, f"--port-file={ports}"], stderr=out)
@@ -127,7 +126,7 @@ def command(
         "trace": trace,
         "check": "true" if args.check_memory else "false",
         "streams": streams,
-        # All prompts in a few steps, and a token for everyone in one.
+        # Prefill of all prompts in a few steps, and one step for a token of all streams.
         "rows": min(65536, (PROMPT + 1) * streams),
     }
     config.write_text(CONFIG.format(**fields))
@@ -146,7 +145,7 @@ def load(args, address: str, streams: int, channels: int, warm_up: float, second
 
 
 def wait_for(process, line: str) -> str:
-    """The next line that the readers print; it begins with `line`."""
+    """The next line of the readers, which must begin with `line`."""
     said = process.stdout.readline().strip()
     if not said.startswith(line):
         process.wait(60)
@@ -195,7 +194,7 @@ def turn(name: str, args) -> Turn:
 
 
 def open_bytes(name: str, args) -> float:
-    """Resident bytes that each of args.open streams adds, all of them at a token a second."""
+    """Resident bytes per stream of args.open streams, at a token per second each."""
     with tempfile.TemporaryDirectory(prefix="tandem-streams-") as temporary:
         folder = Path(temporary)
         with running(command(name, args, args.open, OPEN_TICK, OPEN_TICK, folder), folder) as (
@@ -267,7 +266,7 @@ A request has a prompt of 16 tokens and generates {args.new_tokens}. A pass of t
 
 
 def failures(servers: list[Server]) -> list[str]:
-    """What --check finds wrong."""
+    """Missed goals of --check."""
     ours, bare = servers
     found = []
     if (p99 := ours.median("p99")) > P99_MILLISECONDS:
@@ -292,18 +291,20 @@ def parse(arguments):
         "--pass-seconds",
         type=float,
         default=0.0155,
-        help="of the fake device: the tick, less what the loop takes between two passes",
+        help="duration of a pass of the fake device: the tick less the time between passes",
     )
-    parser.add_argument("--new-tokens", type=int, default=256, help="of a request")
+    parser.add_argument("--new-tokens", type=int, default=256, help="new tokens of a request")
     parser.add_argument("--warm-up", type=float, default=6, help="seconds")
-    parser.add_argument("--seconds", type=float, default=20, help="that are measured")
+    parser.add_argument("--seconds", type=float, default=20, help="measured time of a turn")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--open", type=int, default=10000, help="streams for memory; 0: none")
     parser.add_argument(
-        "--check-memory", action="store_true", help="the fake device checks what passes read"
+        "--open", type=int, default=10000, help="streams of the memory measurement; 0: none"
+    )
+    parser.add_argument(
+        "--check-memory", action="store_true", help="the fake device checks the memory of passes"
     )
     parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
     return parser.parse_args(arguments)
 
 

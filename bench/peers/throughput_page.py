@@ -8,7 +8,7 @@ from measure.report import spread, table
 
 @dataclass
 class Case:
-    """One model at one number of streams. Figures are tokens per second, one for each turn."""
+    """One model at one number of streams. Figures are tokens per second of each turn."""
 
     model: str
     streams: int
