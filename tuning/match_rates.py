@@ -1,4 +1,4 @@
-"""PPD's match rates as a page: models/*-heads/training.json beside the paper's table.
+"""Table of PPD's match rates: models/*-heads/training.json and the paper.
 
 python -m tuning.match_rates --write
 """
