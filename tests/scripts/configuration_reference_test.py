@@ -44,6 +44,11 @@ message Config {
 //
 //   parts { }
 message Part {}
+
+// Speeds.
+enum Speed {
+  SPEED_UNSPECIFIED = 0;
+}
 """
 
 
@@ -59,7 +64,7 @@ class ConfigurationReferenceTest(unittest.TestCase):
 
     def test_messages_fields_and_enums_are_read(self):
         found = reference.parse(PROTO)
-        self.assertEqual(list(found), ["Config", "Config.Colour", "Part"])
+        self.assertEqual(list(found), ["Config", "Config.Colour", "Part", "Speed"])
         page = reference.page(PROTO, "")
         for line in [
             "| `size` | double | [0.5, 2] | 1.5 on a CPU (2 on CUDA) | Size, in mm. |",
@@ -70,6 +75,7 @@ class ConfigurationReferenceTest(unittest.TestCase):
             "| `COLOUR_RED` | Like blood. |",
             "| [Part](#part) | `parts` | A part. |",
             "### Config.Colour",
+            "## Speed",
         ]:
             self.assertIn(line + "\n", page)
         self.assertNotIn("remark", page)
