@@ -1,22 +1,22 @@
 # Two images: `docker build --target cpu -t tandem:cpu .` and `docker build --target cuda -t tandem:cuda .` (run with --gpus all).
-# Both are built by the lines that developers use: scripts/setup and the presets.
+# Both use scripts/setup and the presets, as developers do.
 #
-# Debian is pinned by the digests of its images for all platforms, so that builds can be repeated; a newer one by --build-arg
-# DEBIAN=debian:12@sha256:... and DEBIAN_SLIM=debian:12-slim@sha256:... (docker buildx imagetools inspect debian:12 prints it).
-# The digests are those that other projects pin, not verified against a registry: check them in the same way.
-# Everything else is pinned in scripts/versions.env and engine/text/rust/Cargo.lock.
+# The base images are pinned by digest, so that builds are reproducible. For newer ones pass --build-arg DEBIAN=debian:12@sha256:...
+# and DEBIAN_SLIM=debian:12-slim@sha256:... (printed by docker buildx imagetools inspect debian:12). The digests below are those that
+# other projects pin; they were not verified against a registry. Other versions are pinned in scripts/versions.env and
+# engine/text/rust/Cargo.lock.
 #
-# --build-arg NEWER_GRPC=1 compiles a newer gRPC than Debian's into the server (docs/security.md says what that mends).
+# --build-arg NEWER_GRPC=1 compiles the server with a newer gRPC than Debian's (docs/security.md).
 ARG DEBIAN=debian:12@sha256:8a8cd02c5912770b4980228a54d4aff9e4f986f1eb2525d2d371dec5232cefcc
 ARG DEBIAN_SLIM=debian:12-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 
 FROM ${DEBIAN} AS source
 ENV TANDEM_HOME=/opt/tandem/home
 WORKDIR /opt/tandem/src
-# Set-up first: its layer stays as long as the versions do.
+# First, so that this layer is rebuilt only when versions change.
 COPY scripts/setup scripts/versions.env scripts/
 
-# Below /runtime lies what goes into the image: the programs, and of LibTorch and CUDA what these load.
+# /runtime has the files of the image: the programs, and the libraries of LibTorch and CUDA that they load.
 FROM source AS build-cpu
 ARG NEWER_GRPC=
 RUN scripts/setup ${NEWER_GRPC:+--grpc}
@@ -33,7 +33,7 @@ RUN scripts/setup --cuda && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC
 RUN mkdir -p /runtime/usr/local/bin && cp build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem /runtime/usr/local/bin/ \
  && deploy/runtime_files --cuda build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem | tar -chPf - -T - | tar -xf - -C /runtime
 
-# What runs: Debian's libraries, the programs, the demo's models. No compiler, no Python, no tool that builds.
+# Debian libraries, the programs, the demo models. No compiler, no Python, no build tools.
 FROM ${DEBIAN_SLIM} AS runtime
 ARG NEWER_GRPC=
 RUN grpc=${NEWER_GRPC:+libcares2} && apt-get update -q \
@@ -44,33 +44,33 @@ RUN grpc=${NEWER_GRPC:+libcares2} && apt-get update -q \
 COPY deploy/demo.textproto deploy/healthcheck /srv/tandem/deploy/
 COPY models/ /srv/tandem/models/
 WORKDIR /srv/tandem
-# gRPC, metrics and health, and OpenAI's API where --openai asks for it.
+# gRPC; metrics and health; the OpenAI-compatible HTTP API, with --openai.
 EXPOSE 50051 9400 8000
 ENV TANDEM_SERVER=127.0.0.1:50051
-# Asks the HTTP port, which knows of gRPC's health and needs no certificate. TANDEM_HTTP: that port, where it is another one.
+# Requests /readyz, which includes the gRPC health and needs no certificate. TANDEM_HTTP is its address.
 ENV TANDEM_HTTP=127.0.0.1:9400
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 CMD ["deploy/healthcheck"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tandem-server"]
-# Other machines reach nothing until somebody says how: with server.tls in a configuration, or behind a proxy that has TLS with
-# `--listen 0.0.0.0:50051 --insecure` (deploy/compose).
+# Listens on loopback only. For other machines configure server.tls, or use a TLS proxy and `--listen 0.0.0.0:50051 --insecure`
+# (deploy/compose).
 CMD ["--config", "deploy/demo.textproto"]
 # --build-arg REVISION=$(git rev-parse HEAD)
 ARG VERSION=0.1.0
 ARG REVISION=
 LABEL org.opencontainers.image.title="tandem" \
-      org.opencontainers.image.description="A gRPC inference server that serves large and small language models in tandem" \
+      org.opencontainers.image.description="A gRPC and HTTP inference server with speculative decoding" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="debian:12-slim"
 
 FROM runtime AS cuda
 COPY --from=build-cuda /runtime /
-# Asked for by the container toolkit of the GPU's vendor.
+# Read by the NVIDIA container toolkit.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001
 
-# The last stage is what `docker build .` makes.
+# The default of `docker build .`.
 FROM runtime AS cpu
 COPY --from=build-cpu /runtime /
 USER 10001

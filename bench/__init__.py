@@ -1,1 +1,1 @@
-"""Measurements. The C++ programs beside this file measure our own parts; `bench.peers` other servers, too."""
+"""Benchmarks. The C++ programs measure parts of Tandem; `bench.peers` compares with other engines."""

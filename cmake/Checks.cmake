@@ -1,4 +1,4 @@
-# Tests that are not C++: rules of the code base, Rust, Python, style.
+# Tests that are not C++: checks of the code base, Rust, Python, style.
 function(tandem_check name label timeout)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
@@ -10,6 +10,9 @@ if(NOT TANDEM_SANITIZE)
   tandem_check(rules.includes_self_test rules 60 python3 tests/scripts/check_includes_test.py)
   tandem_check(rules.prose rules 60 python3 scripts/check_prose.py)
   tandem_check(rules.prose_self_test rules 60 python3 tests/scripts/check_prose_test.py)
+  tandem_check(rules.configuration_reference rules 60 python3 scripts/configuration_reference --check)
+  tandem_check(rules.configuration_reference_self_test rules 60
+    python3 tests/scripts/configuration_reference_test.py)
   tandem_check(rules.tidy_self_test rules 120 python3 tests/scripts/tidy_test.py)
   tandem_check(scripts.models rules 120 ${TANDEM_PYTHON} tests/scripts/models_test.py)
   if(EXISTS ${TANDEM_SITE_PACKAGES}/pytest)
@@ -21,7 +24,7 @@ endif()
 if(EXISTS ${TANDEM_HOME}/python/bin/protolint AND NOT TANDEM_SANITIZE)
   tandem_check(rules.proto rules 60 ${TANDEM_HOME}/python/bin/protolint lint proto/tandem)
 elseif(NOT TANDEM_SANITIZE)
-  message(STATUS "No protolint: the protos are not linted (scripts/setup --full installs it)")
+  message(STATUS "No protolint: the protos are not checked (scripts/setup --full installs it)")
 endif()
 
 set(crate ${CMAKE_SOURCE_DIR}/engine/text/rust)
@@ -35,7 +38,7 @@ if(TANDEM_TORCH AND TANDEM_SERVER)
     ${CMAKE_SOURCE_DIR}/tests/*_test.py ${CMAKE_SOURCE_DIR}/tests/test_*.py)
   list(FILTER files EXCLUDE REGEX "^scripts/")
   if(files AND EXISTS ${TANDEM_SITE_PACKAGES}/pytest)
-    # Most of the time of these went to importing LibTorch and Transformers, once for each file.
+    # One test for all files: importing LibTorch and Transformers takes most of the time.
     set(tuning ${files})
     list(FILTER tuning INCLUDE REGEX "^tuning/")
     list(FILTER files EXCLUDE REGEX "^tuning/")
@@ -48,7 +51,7 @@ if(TANDEM_TORCH AND TANDEM_SERVER)
         ${TANDEM_PYTHON} -m pytest -q -p no:cacheprovider tests/${file})
     endforeach()
   elseif(files)
-    message(STATUS "No pytest: Python tests are left out (scripts/setup --full installs it)")
+    message(STATUS "No pytest: no Python tests (scripts/setup --full installs it)")
   endif()
 endif()
 

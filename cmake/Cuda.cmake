@@ -1,4 +1,4 @@
-# CUDA out of the wheels: scripts/setup --cuda makes a toolkit layout of them in ${TANDEM_HOME}/cuda.
+# CUDA toolkit that scripts/setup --cuda assembles from Python wheels in ${TANDEM_HOME}/cuda.
 if(NOT EXISTS ${TANDEM_HOME}/cuda/bin/nvcc)
   message(FATAL_ERROR "nvcc is not in ${TANDEM_HOME}/cuda: run scripts/setup --cuda")
 endif()

@@ -1,4 +1,4 @@
-# Debian's packages and the Rust library.
+# Debian packages and the Rust library.
 find_package(absl REQUIRED CONFIG)
 add_library(tandem_absl INTERFACE)
 target_link_libraries(tandem_absl INTERFACE absl::status absl::statusor absl::strings absl::str_format

@@ -1,4 +1,4 @@
-# Compiler, linker, warnings, sanitizers and the precompiled header of the torch-free modules.
+# Compiler, linker, warnings and sanitizers.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -16,7 +16,7 @@ if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
                   "Use a preset (cmake --preset release).")
 endif()
 
-# The time stamp in a precompiled header would make every ccache lookup of its users a miss.
+# With a time stamp in the precompiled header, every ccache lookup of its users would miss.
 add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-march=${TANDEM_MARCH};-pthread;-fno-omit-frame-pointer>")
 add_link_options($<$<CXX_COMPILER_ID:Clang>:-fuse-ld=lld-19> LINKER:--as-needed)
@@ -25,7 +25,7 @@ if(TANDEM_SANITIZE)
   add_link_options(-fsanitize=${TANDEM_SANITIZE})
 endif()
 
-# Linked privately by every target with our own code, not by generated code.
+# Linked privately by all targets except generated code.
 add_library(tandem_warnings INTERFACE)
 target_compile_options(tandem_warnings INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers>"

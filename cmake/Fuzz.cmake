@@ -1,16 +1,16 @@
 # Fuzz targets (libFuzzer), in builds with ASan.
 
-# tandem_fuzzed(TARGET): it tells the fuzzer which way it went, and nobody when there is no fuzzer. This is what -fsanitize=fuzzer-no-link asks
-# for, without its clash with precompiled headers.
+# tandem_fuzzed(TARGET): instruments a target for coverage, as -fsanitize=fuzzer-no-link does, which conflicts with precompiled
+# headers. Without a fuzzer it has no effect.
 function(tandem_fuzzed target)
   if(TANDEM_FUZZ)
     target_compile_options(${target} PRIVATE -fsanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table)
   endif()
 endfunction()
 
-# tandem_fuzz(NAME MAIN [SEEDS GLOB ...] [DICT FILE] [MAX_BYTES N] [RUNS N] [DEPS ...]): the program fuzz_NAME of MAIN, below tests/.
-# What it fuzzes is in DEPS (see tandem_fuzzed). In ctest it is fuzz.NAME: the seeds, and RUNS inputs (2000) made from them, always the
-# same ones. To look for more:
+# tandem_fuzz(NAME MAIN [SEEDS GLOB ...] [DICT FILE] [MAX_BYTES N] [RUNS N] [DEPS ...]): the program fuzz_NAME of MAIN, a path below
+# tests/. DEPS are the instrumented targets (tandem_fuzzed). The test fuzz.NAME runs the seeds and RUNS (default 2000) inputs derived
+# from them, with a fixed random seed. For longer runs:
 #
 #   build/asan/bin/fuzz_NAME -dict=tests/fuzz/json.dict FOUND_FOLDER SEED_FOLDER ...
 function(tandem_fuzz name main)
@@ -35,7 +35,7 @@ function(tandem_fuzz name main)
   set(flags -runs=${FUZZ_RUNS} -seed=1 -max_len=${FUZZ_MAX_BYTES} -timeout=20 -rss_limit_mb=2048
     -artifact_prefix=${CMAKE_BINARY_DIR}/fuzz/${name}- -verbosity=0)
   if(FUZZ_SEEDS)
-    # As a list, not as a folder: libFuzzer would write what it finds there.
+    # A list and not a folder, as libFuzzer writes its findings into the first folder.
     list(TRANSFORM FUZZ_SEEDS PREPEND ${CMAKE_SOURCE_DIR}/tests/)
     file(GLOB seeds CONFIGURE_DEPENDS ${FUZZ_SEEDS})
     string(REPLACE ";" "," seeds "${seeds}")

@@ -1,4 +1,4 @@
-# Where scripts/setup keeps what is shared by all checkouts: Python with LibTorch, the CUDA toolkit layout, cargo's target.
+# Folder of scripts/setup, shared by all checkouts: Python with LibTorch, the CUDA toolkit, cargo's target folder.
 if(DEFINED ENV{TANDEM_HOME})
   set(TANDEM_HOME $ENV{TANDEM_HOME})
 else()

@@ -1,5 +1,5 @@
-# tandem_proto_library(NAME [GRPC] PROTOS ... [DEPS ...]): generated code in tandem_NAME. Imports and C++ includes are relative to proto/:
-# #include "tandem/v1/generation.pb.h".
+# tandem_proto_library(NAME [GRPC] PROTOS ... [DEPS ...]): the library tandem_NAME of generated code. Imports and includes are
+# relative to proto/: #include "tandem/v1/generation.pb.h".
 function(tandem_proto_library name)
   cmake_parse_arguments(PROTO "GRPC" "" "PROTOS;DEPS" ${ARGN})
   if(NOT PROTO_PROTOS)
@@ -33,7 +33,7 @@ function(tandem_proto_library name)
   endforeach()
   add_library(tandem_${name} STATIC ${sources})
   if(TANDEM_SANITIZE)
-    # Not our code, and most of the compiler's time in such a build.
+    # Generated code, which would take most of the compile time.
     target_compile_options(tandem_${name} PRIVATE -O0 -fno-sanitize=all)
   endif()
   target_include_directories(tandem_${name} SYSTEM PUBLIC ${out})

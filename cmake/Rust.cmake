@@ -1,5 +1,5 @@
-# tandem_rust_library(NAME CRATE LIBRARY): builds the static library of a crate with cargo, as the imported target tandem::NAME. Cargo's
-# target folder is shared by all presets and checkouts, so that the crate's dependencies are compiled once.
+# tandem_rust_library(NAME CRATE LIBRARY): the imported target tandem::NAME, a static library that cargo builds. All presets and
+# checkouts share cargo's target folder, so dependencies are compiled once.
 function(tandem_rust_library name crate library)
   add_library(tandem::${name} INTERFACE IMPORTED GLOBAL)
   if(NOT EXISTS ${crate}/Cargo.toml)

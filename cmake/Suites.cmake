@@ -1,5 +1,5 @@
-# Read by ctest: one test for each suite of a GoogleTest program, named NAME.SUITE[number of cases]. PROGRAM, NAME, FOLDER, TIMEOUT and
-# LABELS are set where it is included (cmake/Tandem.cmake).
+# Included by ctest: one test per suite of a GoogleTest program, named NAME.SUITE[number of cases]. The includer sets PROGRAM, NAME,
+# FOLDER, TIMEOUT and LABELS (cmake/Tandem.cmake).
 set(suite)
 set(cases 0)
 
@@ -18,7 +18,7 @@ if(NOT result EQUAL 0)
   add_test("${NAME}.cannot_list_its_tests" ${PROGRAM} --gtest_list_tests)
   return()
 endif()
-string(REGEX REPLACE "[;[]" "_" listed "${listed}")  # comments, with what CMake's lists cannot hold
+string(REGEX REPLACE "[;[]" "_" listed "${listed}")  # CMake lists cannot contain these characters of comments
 string(REPLACE "\n" ";" listed "${listed}")
 foreach(line IN LISTS listed)
   if(line MATCHES "^  ")

@@ -1,26 +1,26 @@
-# The two helpers that build files of this repository consist of.
+# Functions of the build files.
 
-# tandem_pch(TARGET HEADER [LIBRARY ...]): an object library that owns a precompiled header for others to reuse.
+# tandem_pch(TARGET HEADER [LIBRARY ...]): an object library with a precompiled header that other targets reuse.
 function(tandem_pch name header)
   add_library(${name} OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cpp)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARGN})
   target_precompile_headers(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/${header})
-  # What is precompiled remembers its header's size, so what ccache kept from before a comment changed would be refused.
+  # The compiled header records its source's size, so clang would refuse a cached one after a change of comments.
   if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES ccache)
     set_target_properties(${name} PROPERTIES CXX_COMPILER_LAUNCHER
       "env;CCACHE_EXTRAFILES=${CMAKE_SOURCE_DIR}/cmake/${header};${CMAKE_CXX_COMPILER_LAUNCHER}")
   endif()
 endfunction()
 
-# tandem_own(TARGET): what all code of ours has in common.
+# tandem_own(TARGET): include folder and warnings of all handwritten code.
 function(tandem_own target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(${target} PRIVATE tandem_warnings)
 endfunction()
 
-# tandem_unity(TARGET REGEX SOURCE ...): the target's sources are compiled several at a time, as one file that includes them, but for those
-# that REGEX finds: they have names of their own that others have, too.
+# tandem_unity(TARGET REGEX SOURCE ...): unity build. Sources that match REGEX are compiled separately, as they define names that
+# conflict with others.
 function(tandem_unity target alone)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
   if(alone)
@@ -29,10 +29,11 @@ function(tandem_unity target alone)
   endif()
 endfunction()
 
-# tandem_module(NAME [RECURSE] [INLINED] [ALONE REGEX] [EXCLUDE REGEX] [PCH TARGET] [SOURCES ...] [DEPS ...]): the static library tandem_NAME
-# (alias tandem::NAME) of the *.cpp in this folder, without its subfolders unless RECURSE; only headers make an INTERFACE library.
-# INLINED: what is shipped is optimized across its sources and those of other such rooms: a token costs the scheduler many small calls.
-# ALONE: of which sources no two can be one file (TANDEM_UNITY).
+# tandem_module(NAME [RECURSE] [INLINED] [ALONE REGEX] [EXCLUDE REGEX] [PCH TARGET] [SOURCES ...] [DEPS ...]): the static library
+# tandem_NAME (alias tandem::NAME) of the *.cpp files in this folder. Without sources it is an INTERFACE library.
+# RECURSE: includes subfolders.
+# INLINED: link-time optimization in release builds, for modules with many small calls per token.
+# ALONE: sources that a unity build compiles separately (TANDEM_UNITY).
 function(tandem_module name)
   cmake_parse_arguments(MODULE "RECURSE;INLINED" "ALONE;EXCLUDE;PCH" "SOURCES;DEPS" ${ARGN})
   if(MODULE_RECURSE)
@@ -69,7 +70,7 @@ function(tandem_module name)
   add_library(tandem::${name} ALIAS tandem_${name})
 endfunction()
 
-# tandem_program(NAME MAIN [DEPS ...]): an executable of one file.
+# tandem_program(NAME MAIN [DEPS ...]): an executable of one source.
 function(tandem_program name main)
   cmake_parse_arguments(PROGRAM "" "" "DEPS" ${ARGN})
   if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${main})
@@ -83,13 +84,12 @@ function(tandem_program name main)
 endfunction()
 
 # tandem_tests(NAME FOLDER [THREADS] [OPTIMIZED] [BY_SUITE] [ALONE REGEX] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]):
-# one executable test_NAME of the *.cpp below tests/FOLDER (tests in *_test.cpp, helpers beside them), each test case registered in ctest under NAME; BY_SUITE each suite, for
-# programs that take longer to start than most cases take to run: those with LibTorch, and all under sanitizers. Nothing if there is no *_test.cpp.
-# What is tested is compiled as the preset says; the tests' own code is not optimized, which halves its compilation, unless OPTIMIZED says
-# that it runs longer than it compiles.
-# THREADS: they start threads. Of others TSan has nothing to say, so its build is without them; and where one of them does start a thread,
-# its program ends (no_threads.cpp).
-# ALONE: as of a room.
+# the executable test_NAME of the *.cpp files below tests/FOLDER: tests in *_test.cpp, and helpers. ctest has a test NAME.CASE for each
+# case. Nothing without *_test.cpp.
+# THREADS: the tests start threads, so the TSan build includes them. Other programs abort when they start a thread (no_threads.cpp).
+# OPTIMIZED: compiles the tests with the optimization of the preset. The default is -O0, which halves their compile time.
+# BY_SUITE: one ctest test per suite, for programs with a slow start: those with LibTorch, and all under sanitizers.
+# ALONE: as in tandem_module.
 function(tandem_tests name folder)
   cmake_parse_arguments(TESTS "THREADS;OPTIMIZED;BY_SUITE" "ALONE;EXCLUDE;TIMEOUT" "LABELS;DEPS" ${ARGN})
   file(GLOB_RECURSE cases CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cpp)

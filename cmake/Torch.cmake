@@ -1,5 +1,5 @@
-# LibTorch out of the Python wheel: imported targets torch::c10, torch::torch_cpu and, with CUDA, torch::c10_cuda, torch::torch_cuda.
-# Not find_package(Torch): it brings a protobuf target of its own, half-operator macros and the CUDA language.
+# LibTorch of the Python wheel: imported targets torch::c10, torch::torch_cpu and, with CUDA, torch::c10_cuda, torch::torch_cuda.
+# find_package(Torch) is not used: it adds a protobuf target, macros for half operators and the CUDA language.
 if(NOT TANDEM_TORCH_ROOT)
   set(TANDEM_TORCH_ROOT ${TANDEM_SITE_PACKAGES}/torch)
 endif()
@@ -16,7 +16,7 @@ function(tandem_torch_library name)
 endfunction()
 
 tandem_torch_library(c10)
-# The wheel's include folder carries its own protobuf and fmt: it is searched after the system's.
+# Searched after the system's include folders, as the wheel contains protobuf and fmt.
 target_compile_options(torch::c10 INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${TANDEM_TORCH_ROOT}/include>"
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-isystem ${TANDEM_TORCH_ROOT}/include>")
@@ -24,7 +24,7 @@ tandem_torch_library(torch_cpu torch::c10 Threads::Threads)
 if(TANDEM_CUDA OR TANDEM_CUDA_LINK)
   tandem_torch_library(c10_cuda torch::c10 CUDA::cudart)
   tandem_torch_library(torch_cuda torch::torch_cpu torch::c10_cuda)
-  # It registers itself, so nothing may refer to it by name: keep the linker from dropping it.
+  # Registers itself at load. No symbol refers to it, so the linker would drop it.
   target_link_options(torch::torch_cuda INTERFACE
     "LINKER:--no-as-needed,${TANDEM_TORCH_ROOT}/lib/libtorch_cuda.so,--as-needed")
 endif()

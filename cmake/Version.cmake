@@ -1,4 +1,4 @@
-# What engine/base/version.h says, defined for just the files that include it: a new commit compiles those again and nothing else.
+# Defines the version for the files that include engine/base/version.h, so that a new commit recompiles only these.
 execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} rev-parse --short HEAD
   OUTPUT_VARIABLE TANDEM_COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} rev-parse --git-path logs/HEAD

@@ -1,4 +1,4 @@
-// Linked into programs of tests that start no thread, by which they need not run under TSan.
+// Linked into tests without THREADS, which the TSan build omits: starting a thread aborts.
 #include <pthread.h>
 
 #include <cstdio>
@@ -6,8 +6,8 @@
 
 extern "C" int pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) noexcept {
   std::fputs(
-      "This program of tests starts a thread: say THREADS in tests/CMakeLists.txt, so that "
-      "it runs under TSan.\n",
+      "This test program starts a thread: add THREADS in tests/CMakeLists.txt, so that it "
+      "runs under TSan.\n",
       stderr);
   std::abort();
 }

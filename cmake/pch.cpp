@@ -1,1 +1,1 @@
-// Carries a precompiled header that other targets reuse.
+// Source of a precompiled header that other targets reuse.

@@ -1,5 +1,5 @@
-// Precompiled for every room without LibTorch. A file still includes what it uses: the tsan preset
-// builds the rooms without this.
+// Precompiled for all modules without LibTorch. A file still includes what it uses: the tsan preset
+// builds the modules without this header.
 #pragma once
 
 #include <algorithm>

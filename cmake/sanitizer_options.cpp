@@ -1,4 +1,4 @@
-// Linked into the tests of the sanitizer presets: what is otherwise said in the environment.
+// Sanitizer options of the test programs, in place of environment variables.
 extern "C" {
 const char* __asan_default_options();
 const char* __ubsan_default_options();
@@ -16,6 +16,6 @@ const char* __tsan_default_options() {
   return "halt_on_error=1:second_deadlock_stack=1:"
          "external_symbolizer_path=/usr/lib/llvm-19/bin/llvm-symbolizer";
 }
-// Rust's code is not instrumented: TSan sees what it does through malloc and memcmp, not its locks.
+// Rust code is not instrumented: TSan sees its calls of malloc and memcmp, but not its locks.
 const char* __tsan_default_suppressions() { return "race:/rustc/\n"; }
 }

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Holds the sources to the order of the rooms: a room includes only rooms above it.
+"""Checks the dependencies between modules: a module includes only modules that it may depend on.
 
-Usage: scripts/check_includes.py [ROOT]
-Prints one line per violation and ends with status 1 if there are any.
+  scripts/check_includes.py [ROOT]
+
+A C++ module is a source folder, a Python module a package. Prints one line per violation; the exit
+status is then 1.
 """
 
 import pathlib
 import re
 import sys
 
-# Top to bottom. A room may include itself and the rooms before it that are named for it below.
+# In order of dependency. ALLOWED lists, for each module, the modules that it may include.
 ENGINE = [
     "engine/base",
     "engine/async",
@@ -31,7 +33,7 @@ ENGINE = [
 CORE = ENGINE[: ENGINE.index("engine/backend/torch")]  # builds without LibTorch, gRPC and protobuf
 CONFIG, PROTO = "proto/config", "proto"
 
-ALLOWED = {room: set(CORE[: i + 1]) for i, room in enumerate(CORE)}
+ALLOWED = {module: set(CORE[: i + 1]) for i, module in enumerate(CORE)}
 ALLOWED["engine/backend/torch/weights"] = {"engine/base", "engine/backend/torch/weights"}
 ALLOWED["engine/backend/scripted"] = ALLOWED["engine/pass"] | {
     "engine/sampling",
@@ -53,7 +55,7 @@ ALLOWED["rpc"] = {"rpc"}
 ALLOWED["server"] = set(ENGINE) | {CONFIG, PROTO, "rpc", "server/edge", "server/openai", "server"}
 ALLOWED["client"] = {"engine/base", CONFIG, PROTO, "rpc", "client"}
 
-# Headers that lie in one room's folder and belong to another: kernels of all devices share it.
+# Headers that belong to another module than their folder: kernels of all devices share them.
 OUTSIDE = {
     "engine/backend/torch/kinds.h": "engine/base",
     "engine/backend/torch/quant_format.h": "engine/base",
@@ -62,7 +64,7 @@ OUTSIDE = {
     "engine/backend/torch/row_view.h": "engine/backend/torch/cpu",
 }
 
-# Libraries, and the rooms that may include them.
+# Libraries, and the modules that may include them.
 LIBRARIES = [
     (re.compile(r"(ATen|c10|torch|caffe2)/"), "LibTorch", {"engine/backend/torch"}),
     (
@@ -78,49 +80,52 @@ LIBRARIES = [
     ),
     (re.compile(r"(prometheus/|httplib\.h)"), "the server's libraries", {"server"}),
 ]
-# Mutations live where passes are stored, run and answered: the contract and the methods have none.
+# Mutations exist only where passes are stored and executed, not in their contract and the methods.
 MUTATION_HEADER = "engine/base/mutation.h"
 WITHOUT_MUTATIONS = {"engine/pass", "engine/decode"}
+# Python packages, and the packages of this repository that they may not import.
+PYTHON = {"measure": {"tuning", "bench", "tests"}, "tuning": {"bench", "tests"}, "bench": {"tests"}}
+IMPORT = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
-def room_of(path):
-    """The room of a source file or of an included header; None for the standard library and others."""
+def module_of(path):
+    """The module of a source file or included header; None for other headers."""
     if path in OUTSIDE:
         return OUTSIDE[path]
     if path.endswith(".pb.h"):
         return CONFIG if path.startswith("tandem/config/") else PROTO
-    for room in sorted(ALLOWED, key=len, reverse=True):
-        if path.startswith(room + "/"):
-            return room
+    for module in sorted(ALLOWED, key=len, reverse=True):
+        if path.startswith(module + "/"):
+            return module
     if path.startswith(("tests/", "cmake/", "tuning/")):
         return path.split("/")[0]
     return None
 
 
 def rules_for(path):
-    """(room for the table of libraries, rooms allowed) of a source file."""
+    """(module for LIBRARIES, allowed modules) of a source file."""
     if not path.startswith("tests/"):
-        room = room_of(path)
-        return room, ALLOWED[room]
-    # A test sees what its room sees, the fake backend and other tests.
-    room = room_of(path.removeprefix("tests/"))
+        module = module_of(path)
+        return module, ALLOWED[module]
+    # A test may include what its module may, the fake backend and other tests.
+    module = module_of(path.removeprefix("tests/"))
     if path.startswith("tests/cuda/"):
-        room = "engine/backend/torch"
-    if room is None:  # tests/reference, tests/simulation
+        module = "engine/backend/torch"
+    if module is None:  # tests/reference, tests/simulation
         return "engine/backend/fake", set(CORE) | {"tests"}
     extra = {"engine/backend/fake", "tests"}
-    if room in CORE:
+    if module in CORE:
         extra |= set(CORE)
-    if room == "server":
+    if module == "server":
         extra |= {"client"}
-    return room, ALLOWED[room] | extra
+    return module, ALLOWED[module] | extra
 
 
 def check_file(path, text):
-    room, allowed = rules_for(path)
+    module, allowed = rules_for(path)
     found = []
-    # Headers named -inl.h are read once per processor (Highway), by a guard that toggles.
+    # Headers named -inl.h are included once per processor target (Highway), with a toggling guard.
     if path.endswith(".h") and not path.endswith("-inl.h") and "#pragma once" not in text:
         found.append(f"{path}:1: no #pragma once")
     for match in INCLUDE.finditer(text):
@@ -128,48 +133,63 @@ def check_file(path, text):
         where = f"{path}:{text.count(chr(10), 0, match.start(2)) + 1}"
         if header == "torch/torch.h":
             found.append(
-                f"{where}: <torch/torch.h> takes 26 s and 1 GB: include operator by operator"
+                f"{where}: <torch/torch.h> takes 26 s and 1 GB to compile; include single operators"
             )
         if (
             header == MUTATION_HEADER
             and not path.startswith("tests/")
-            and room in WITHOUT_MUTATIONS
+            and module in WITHOUT_MUTATIONS
         ):
-            found.append(f"{where}: {room} may have no mutations ({header})")
-        target = room_of(header)
+            found.append(f"{where}: {module} may have no mutations ({header})")
+        target = module_of(header)
         if target is not None:
             if target not in allowed:
-                found.append(f"{where}: {room} may not include {target} ({header})")
+                found.append(f"{where}: {module} may not include {target} ({header})")
             continue
-        for pattern, name, rooms in LIBRARIES:
-            # CUDA's and LibTorch's wrappers in our own folders are caught above.
-            if pattern.match(header) and room not in rooms:
-                found.append(f"{where}: {room} may not include {name} ({header})")
+        for pattern, name, modules in LIBRARIES:
+            # Our own headers with such names have a module and were checked above.
+            if pattern.match(header) and module not in modules:
+                found.append(f"{where}: {module} may not include {name} ({header})")
         if quote == '"' and (header.startswith(".") or "/" not in header):
-            found.append(f'{where}: "{header}": includes start at the repository root')
+            found.append(f'{where}: "{header}"; allowed: paths from the repository root')
     return found
 
 
+def check_python(path, text):
+    package = path.split("/")[0]
+    return [
+        f"{path}:{text.count(chr(10), 0, match.start(1)) + 1}: {package} may not import {match[1]}"
+        for match in IMPORT.finditer(text)
+        if match[1] in PYTHON[package]
+    ]
+
+
 def check(root):
-    """All violations below `root`, and the number of files looked at."""
+    """All violations below `root`, and the number of checked files."""
     found, count = [], 0
     for folder in ("engine", "rpc", "server", "client", "tests"):
         for path in sorted((root / folder).rglob("*")):
             relative = path.relative_to(root).as_posix()
             if path.suffix not in {".h", ".cpp", ".cu", ".cuh"} or "/rust/" in relative:
                 continue
-            if not relative.startswith("tests/") and room_of(relative) is None:
-                found.append(f"{relative}:1: belongs to no room of scripts/check_includes.py")
+            if not relative.startswith("tests/") and module_of(relative) is None:
+                found.append(f"{relative}:1: not in a module of scripts/check_includes.py")
                 continue
             count += 1
             found += check_file(relative, path.read_text(encoding="utf-8"))
+    for folder in PYTHON:
+        for path in sorted((root / folder).rglob("*.py")):
+            count += 1
+            found += check_python(
+                path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+            )
     return found, count
 
 
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else __file__).resolve()
     found, count = check(root if root.is_dir() else root.parent.parent)
-    print("\n".join(found) if found else f"{count} files keep the order of the rooms")
+    print("\n".join(found) if found else f"{count} files include only what their modules may")
     return 1 if found else 0
 
 

@@ -1,1 +1,1 @@
-"""Offline training and evaluation for Tandem's models. Nothing here is needed to serve them."""
+"""Training and evaluation of models. Serving does not need this package."""

@@ -1,4 +1,4 @@
-"""Writes adapters: folders that a server's `extras` name (engine/backend/torch/weights/adapter_file.h)."""
+"""Writes adapter folders for `extras` of a server (engine/backend/torch/weights/adapter_file.h)."""
 
 import json
 from pathlib import Path
@@ -13,10 +13,9 @@ SAMPLES = 64
 
 
 def fingerprint_of(tensors: dict[str, torch.Tensor]) -> str:
-    """What tells one base model from another of the same shape: 16 hexadecimal digits.
+    """Fingerprint of a model's weights: 16 hexadecimal digits.
 
-    FNV-1a over each tensor, sorted by name: the name, then 64 of its numbers, evenly spread from
-    the first to the last and rounded to bf16.
+    FNV-1a over each tensor, sorted by name: the name, then 64 evenly spaced values, rounded to bf16.
     """
     value = 0xCBF29CE484222325
     for name in sorted(tensors):
@@ -32,8 +31,8 @@ def fingerprint_of(tensors: dict[str, torch.Tensor]) -> str:
 def write(
     folder: Path, kind: str, base: PreTrainedModel, tensors: dict[str, torch.Tensor], **fields
 ) -> None:
-    """`base`: with the numbers of its file, in fp32, bf16 or the file's own type, which all give the
-    same sample. `fields`: of adapter.json, as the kind has them."""
+    """`base`: the model in fp32, bf16 or the type of its file, which give equal fingerprints. `fields`: those of
+    adapter.json for this kind."""
     folder.mkdir(parents=True, exist_ok=True)
     sample = fingerprint_of(frozen_model.tensors_of(base))
     about = {

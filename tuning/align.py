@@ -2,10 +2,9 @@
 
     python -m tuning.align
 
-The large model writes greedily behind prompts from the training files; the small model is then
-fine-tuned on what was written, with its tokens as hard labels. Only the small model's weights
-change. The writing goes through our own server (scripts/build release tandem-server) and is kept,
-so that a second training begins at once. See models/README.md.
+The large model answers prompts from the training files greedily. The small model is then fine-tuned with
+these tokens as hard labels. The answers come from tandem-server (scripts/build release tandem-server) and are
+cached for later trainings. See models/README.md.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from bench.peers import serving
+from measure import serving
 from tuning import calibration, checkpoint, corpus
 from tuning.calibration import IGNORED, Batches, Sample
 from tuning.pretrain import Recipe, fast_at_bfloat16, optimizers
@@ -30,7 +29,7 @@ from tuning.windows import TokenStream
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that shapes an alignment beside the models and the documents."""
+    """Settings of an alignment."""
 
     seed: int = 1
     prompts: int = 6144
@@ -39,13 +38,13 @@ class Settings:
     new_tokens: int = 128
     samples_per_batch: int = 32
     steps: int = 512
-    rate: float = 0.25  # times pre-training's peak rates
+    rate: float = 0.25  # relative to the peak rates of pre-training
     warmup_steps: int = 20
     checked: int = 256  # held-out prompts
 
 
 def output_loss(model: LlamaForCausalLM, inputs: torch.Tensor, labels: torch.Tensor):
-    """Mean negative log-likelihood in nats of the labels that count; both [samples, length]."""
+    """Mean negative log-likelihood in nats of the labels that are not IGNORED; both [samples, length]."""
     counts = labels != IGNORED
     hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
     return torch.nn.functional.cross_entropy(model.lm_head(hidden[counts]).float(), labels[counts])
@@ -54,7 +53,7 @@ def output_loss(model: LlamaForCausalLM, inputs: torch.Tensor, labels: torch.Ten
 def align(
     small: LlamaForCausalLM, samples: list[Sample], settings: Settings, bfloat16: bool = False
 ) -> None:
-    """Fine-tunes `small` in place on the samples' outputs, its products in bfloat16 if so asked."""
+    """Fine-tunes `small` in place on the outputs of the samples."""
     batches = Batches(samples, settings.samples_per_batch, settings.seed)
     recipe = Recipe()
     both = optimizers(small, recipe, low_precision=bfloat16)
@@ -79,10 +78,10 @@ def align(
 
 @torch.no_grad()
 def agreement(small: LlamaForCausalLM, samples: list[Sample], rows: int = 16) -> dict:
-    """How well `small` foresees what the large model wrote, at every position of the outputs.
+    """How well `small` predicts the outputs of the large model, at every position.
 
-    agreement: the share of tokens that are small's likeliest there, which is how often greedy
-    speculative decoding keeps a drafted token. perplexity: of the outputs under small.
+    agreement: share of tokens that are the best token of `small`, the acceptance of greedy
+    speculative decoding. perplexity: of the outputs under small.
     """
     right = total = 0
     nats = 0.0
@@ -98,7 +97,7 @@ def agreement(small: LlamaForCausalLM, samples: list[Sample], rows: int = 16) ->
 
 
 def calibrate(arguments, settings: Settings, tokenizer: Tokenizer) -> dict[str, list[Sample]]:
-    """The large model's outputs: `training` to learn from, `held_out` to measure on."""
+    """Outputs of the large model for training and for evaluation."""
     stored = {"training": settings.prompts, "held_out": settings.checked}
     sets: dict[str, list[Sample]] = {}
     parts = dict(zip(stored, corpus.split(corpus.read_documents(arguments.stdlib)), strict=True))

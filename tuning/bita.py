@@ -2,9 +2,9 @@
 
     python -m tuning.bita models/code-large --output models/code-large-bita --minutes 40
 
-The model answers prompts greedily; each mask learns the token of these answers that decoding will
-ask of it. Nothing of the model changes. Interrupted, it goes on when the same command is given
-again. What is printed on the way are tokens per pass on held-out prompts, by tree.
+The model answers prompts greedily. Each mask learns to predict its token of these answers. The model itself
+stays unchanged. Run the command again to resume after an interruption. Prints tokens per pass on held-out
+prompts, by tree.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from tuning.mask_rows import MaskParameters
 from tuning.schedule import Budget
 
 DEPTHS = ("all", "cycled")
-CURVE = 3  # one in so many held-out answers is looked at on the way
+CURVE = 3  # share of held-out answers for intermediate checks: one in this many
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that shapes a training beside the model and the documents."""
+    """Settings of a training."""
 
     seed: int = 1
     masks: int = 3
@@ -177,7 +177,7 @@ def summary(answers: list[np.ndarray], masks: int) -> dict:
 
 
 class Training(resumable.Training):
-    """Of masks and prompts for a frozen model, from random numbers or from those of `begin`."""
+    """Trains masks and prompts for a frozen model, from random values or those of `begin`."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class Training(resumable.Training):
 
 
 def identity(frozen: FrozenModel, settings: Settings, samples: list[Sample], **more) -> str:
-    """A name for a training: another model, other settings or answers have another checkpoint."""
+    """Key of the checkpoint: model, settings and answers."""
     return own_answers.identity(
         frozen,
         adapter_file.fingerprint_of(frozen_model.tensors_of(frozen.model)),
@@ -212,8 +212,7 @@ def identity(frozen: FrozenModel, settings: Settings, samples: list[Sample], **m
 
 
 def trainings(adapter: Path) -> list[dict]:
-    """What an adapter has learned so far, the first training first: training.json without figures
-    of the end."""
+    """Earlier trainings of an adapter in order, from training.json, without final results."""
     file = adapter / "training.json"
     if not file.exists():
         return []
@@ -263,7 +262,7 @@ def main() -> None:
             for name, answers in ranks(CURVE).items()
         }
 
-    # What this one goes on from is part of its story.
+    # Includes the trainings of the adapter that this one starts from.
     earlier = trainings(arguments.begin) if begin else []
     if begin and work.step == 0:
         work.curve.append({"step": 0, "seconds": 0, **check()})

@@ -1,10 +1,10 @@
-"""BiTA's tables: tokens of a pass on held-out text, by prompting, prompt rows, masks and trees.
+"""Tables of BiTA: tokens per pass on held-out text, by prompting, prompt rows, masks and trees.
 
     python -m tuning.bita_ablation models/code-large --adapter models/code-large-bita --steps 48 --write
 
-Of the adapter that ships, every tree with all its masks and with fewer. Then variants, each trained
-afresh for the same number of steps on the same answers: deep, shallow and no prompts, more and
-fewer prompt rows, more and fewer masks. What is trained is kept; interrupted, it goes on.
+Measures the given adapter with all trees and numbers of masks. Then trains variants for the same number of
+steps on the same answers: deep, shallow and no prompts, more and fewer prompt rows and masks. Results are
+cached, so an interrupted run resumes.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from measure.paths import ROOT
+from measure.report import put, table
 from tuning import (
     bita,
     bita_prompts,
@@ -41,7 +41,7 @@ TREES = (
     ("chain", 1),
     ("straightforward", 1),
 )
-# Beside deep prompts of 16 rows and 3 masks.
+# Variants of deep prompts with 16 rows and 3 masks.
 VARIANTS = (
     ("shallow prompts", {"prompting": "shallow"}),
     ("no prompts", {"prompts": 0}),

@@ -6,8 +6,8 @@ python -m tuning.bita_page --write
 import argparse
 import json
 
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from measure.paths import ROOT
+from measure.report import put, table
 from tuning import bita
 
 PAGE = ROOT / "docs" / "reports" / "bita.md"
@@ -17,7 +17,7 @@ TEXTS = {"code": "code", "humaneval": "HumanEval", "chat": "chat"}
 
 
 def curve(trainings: list[dict]) -> str:
-    """Tokens of a pass with the efficient tree, M = 3, k = 5, as a training went on."""
+    """Tokens per pass with the efficient tree, M = 3, k = 5, during a training."""
     texts = [text for text in TEXTS if any(text in row for t in trainings for row in t["curve"])]
     rows = []
     for number, training in enumerate(trainings, 1):
@@ -54,7 +54,7 @@ def trees(held_out: dict) -> str:
 
 
 def histogram(held_out: dict) -> str:
-    """Of the passes with TREE, in percent, by the candidates that they keep."""
+    """Share of passes with TREE in percent, by accept length."""
     texts = [text for text in TEXTS if text in held_out]
     lengths = {text: held_out[text]["trees"][TREE]["accept_lengths"] for text in texts}
     deepest = max(map(len, lengths.values()))
@@ -66,7 +66,7 @@ def histogram(held_out: dict) -> str:
 
 
 def right(held_out: dict) -> str:
-    """How often masks are right: the first candidate, one of the first five, in percent."""
+    """Accuracy of the masks in percent: first candidate, one of the first five."""
     texts = [text for text in TEXTS if text in held_out]
     masks = range(len(held_out[texts[0]]["first"]))
     rows = []

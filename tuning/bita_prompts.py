@@ -1,4 +1,4 @@
-"""The prompts that BiTA's training and its held-out figures use, and the model's answers to them."""
+"""Prompts for training and evaluation of BiTA, and the model's answers."""
 
 import argparse
 import ast
@@ -19,7 +19,7 @@ LONGEST_FUNCTION = 160
 
 
 def code(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[list[int]]:
-    """Beginnings of statements, as models are asked to go on with; see calibration.cut_prompts."""
+    """Prompts that start at a statement; see calibration.cut_prompts."""
     stream = TokenStream(frozen.tokenizer, texts)
     prompts = calibration.cut_prompts(stream, count, SHORTEST, LONGEST, seed)
     begins = frozen.tokenizer.encode("a").ids[0] == stream.end_of_text
@@ -27,8 +27,7 @@ def code(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[l
 
 
 def functions(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[list[int]]:
-    """Functions of these files up to the end of their docstring: what HumanEval asks in, of other
-    people's functions."""
+    """Functions of these files up to the end of their docstring, as in HumanEval."""
     found = []
     for text in texts:
         try:

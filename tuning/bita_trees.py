@@ -1,4 +1,4 @@
-"""BiTA's token trees, and how far each comes on text that is known."""
+"""Token trees of BiTA, and their accept lengths on known text."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ KINDS = ("efficient", "spine", "triangle", "full", "chain", "straightforward")
 
 
 def accept_lengths(of: Tree, ranks: np.ndarray) -> list[int]:
-    """Of each pass over one answer, the drafts that it keeps.
+    """Accept length of each pass over one answer.
 
     ranks: [n, M], of the text's own token n + 1 + i among the candidates of m_i attached to row n
     (row 0: the prompt's last), from 1. The first pass has no drafts, and is not counted.

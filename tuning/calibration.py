@@ -1,6 +1,6 @@
-"""A calibration set: what a large model writes greedily behind prompts cut from documents.
+"""A calibration set: greedy answers of a large model to prompts cut from documents.
 
-BiLD section 3.5.1: inputs x that represent what will be asked, and y = argmax p_L(y | x).
+BiLD section 3.5.1: inputs x of the target domain, and y = argmax p_L(y | x).
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from bench.peers.serving import Client, at_once
+from measure.serving import Client, at_once
 from tuning.windows import TokenStream
 
 IGNORED = -100  # a label that no loss counts
@@ -20,7 +20,7 @@ IGNORED = -100  # a label that no loss counts
 
 @dataclass(frozen=True)
 class Sample:
-    """A prompt and the tokens that the large model wrote, its end of text included if it came."""
+    """A prompt and the tokens of the large model's answer, including an end token."""
 
     prompt: list[int]
     output: list[int]
@@ -76,7 +76,7 @@ def key(weights: Path, **settings) -> str:
 
 
 def save(samples: list[Sample], file: Path) -> None:
-    """Writes a file that `load` reads; a half-written one never gets its name."""
+    """Writes a file that `load` reads; an incomplete one never gets its name."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(".new.npz")
     np.savez_compressed(

@@ -12,7 +12,7 @@ from tuning.vocabulary import save_tokenizer
 
 
 def save(accelerator: Accelerator, folder: Path) -> None:
-    """Replaces the checkpoint in `folder`; whenever it is cut short, a whole one remains."""
+    """Replaces the checkpoint in `folder` atomically."""
     new, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
     shutil.rmtree(new, ignore_errors=True)
     accelerator.save_state(str(new))
@@ -24,7 +24,7 @@ def save(accelerator: Accelerator, folder: Path) -> None:
 
 
 def load(accelerator: Accelerator, folder: Path) -> bool:
-    """Loads the last whole checkpoint that `save` wrote; False if there is none."""
+    """Loads the last checkpoint of `save`; False if there is none."""
     for candidate in (folder, folder.with_name(folder.name + ".old")):
         if candidate.exists():
             accelerator.load_state(str(candidate))
@@ -33,7 +33,7 @@ def load(accelerator: Accelerator, folder: Path) -> bool:
 
 
 def export(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes a Hugging Face model directory with bfloat16 weights; `model` is left as it is."""
+    """Writes a Hugging Face model directory with bfloat16 weights; `model` is unchanged."""
     folder.mkdir(parents=True, exist_ok=True)
     shipped = type(model)(model.config)
     shipped.load_state_dict(model.state_dict())

@@ -2,10 +2,10 @@
 
     python -m tuning.conditioned_ablation [--steps N] [--write]
 
-What is trained (the small model whole, by low-rank additions, not at all), how rows are fused, of which
-layer of the large model they are, and how deep the projector is: each variant is trained afresh on the same
-texts in the same order, as often, from the same small model, and foresees the same held-out texts. One seed
-each. Rows and results are kept; interrupted, it goes on.
+Varies the trained part of the small model (all weights, low-rank additions, none), the fusion of rows, the
+layer of the large model, and the depth of the projector. Variants are trained with one seed on the same texts
+in the same order, from the same small model, and evaluated on the same held-out texts. Results are cached, so
+an interrupted run resumes.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from measure import machine
+from measure.paths import ROOT
+from measure.report import put, table
 from tuning import conditioned_samples, corpus, frozen_model, fusion, llm_to_slm, projector_file
 from tuning.conditioned_samples import Reader, Samples
 from tuning.llm_to_slm import Conditioned, Settings
@@ -39,7 +39,7 @@ PAPER = [
 
 
 def variants(layers: int) -> dict[str, dict]:
-    """Beside the large model's last layer, added, the small model trained whole."""
+    """Variants of: last layer of the large model, added, all weights of the small model trained."""
     found: dict[str, dict] = {
         "unconditioned": {"conditioned": False},
         "add, last layer": {},

@@ -1,10 +1,10 @@
-"""What lies between trainings of tuning/llm_to_slm.py: nats per token of the same held-out answers.
+"""Differences between trainings of tuning/llm_to_slm.py in nats per token of the same held-out answers.
 
     python -m tuning.conditioned_difference conditioned.json unconditioned.json [more.json]
 
-Of reports (`--report`), the first one beside each of the others, in all and by what was asked. Below 0 the
-first one foresees the answers better. ±: standard error, for answers drawn independently; of one training
-each, so that it does not say what another seed would have come to.
+Compares the first report (`--report`) with each of the others, in total and by task. Below 0 the first one
+predicts the answers better. ±: standard error for independently drawn answers. It does not cover other seeds,
+as each report is of one training.
 """
 
 import argparse
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 
-from bench.peers.report import table
+from measure.report import table
 
 
 def mean_and_error(sums: list[float], counts: list[int]) -> tuple[float, float]:
-    """Of all `counts` together, the mean of what `sums` are the sums of, and its standard error where each
-    of them was drawn by itself (a ratio of means, linearised), which is nan for fewer than two."""
+    """Mean per count, sum(sums) / sum(counts), and its standard error for independent samples (linearized ratio
+    of means); nan for fewer than two."""
     total, count, n = torch.tensor(sums).double(), torch.tensor(counts).double(), len(sums)
     mean = total.sum() / count.sum()
     variance = ((total - mean * count) ** 2).sum() * (n / (n - 1) if n > 1 else torch.nan)
@@ -26,13 +26,13 @@ def mean_and_error(sums: list[float], counts: list[int]) -> tuple[float, float]:
 
 
 def trained(report: dict) -> str:
-    """By which name a report has what it measured of the model that it trained."""
+    """Name of the trained model in a report."""
     return "llm_to_slm" if report["settings"]["conditioned"] else "small, tuned alone"
 
 
 def differences(first: dict, other: dict) -> dict[str, tuple[float, float]]:
-    """(first's nats per token less the other's, standard error) by kind. SystemExit where the reports are
-    not of the same answers."""
+    """(first's nats per token less the other's, standard error) by kind. SystemExit if the reports have different
+    answers."""
     mine, theirs = first["texts"], other["texts"]
     for field in ("kinds", "tokens"):
         if mine[field] != theirs[field]:

@@ -1,14 +1,14 @@
-"""Trains LLM-to-SLM (arXiv 2402.16844) on the pair with encoders: the large one reads a function, the
-small one, conditioned what that made of it, writes its docstring's first line or its name.
+"""Trains LLM-to-SLM (arXiv 2402.16844) on the encoder-decoder pair. The large model encodes a function. The small
+model, conditioned on its encoder states, writes the first line of the docstring or the name.
 
     python -m tuning.conditioned_encoders --steps 1500 --write-small build/conditioned \\
         --output build/conditioned/projector --report build/conditioned.json
 
-The large model is frozen, and what its encoder says of each source is computed once and kept in bf16. The
-projector's rows enter the small model's encoder (section 4.1), which is trained with it, or stays as it is
-(--train frozen). `--unconditioned`, with the same settings otherwise, trains the small model without being conditioned
-anything: what a conditioned one is to be compared with. The shipped models' commands are in their training.json.
-Run a command again to continue after an interruption. Decoders: tuning/llm_to_slm.py.
+The large model is frozen; its encoder states are computed once and cached in bf16. The output of the projector
+enters the small model's encoder (section 4.1), which is trained too or frozen (--train frozen).
+`--unconditioned` trains the small model without conditioning, as a baseline. The commands of the shipped models
+are in their training.json. Run a command again to resume after an interruption. For decoders see
+tuning/llm_to_slm.py.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from tuning.pretrain import fast_at_bfloat16
 from tuning.schedule import Budget
 from tuning.seq2seq import Data, Recipe
 
-# The small model has been trained to its end: at its first rates it would forget what it knows.
+# Low rates, as the small model is already trained.
 LEARNING = Recipe(
     names=32,
     docstrings=32,
@@ -52,7 +52,7 @@ PARTS = {
 
 
 class SourceRows:
-    """What a large model's encoder says of sources, by their ids. `rows` [all tokens, hidden] in bf16."""
+    """Encoder states of a large model, by ids of the sources. `rows` [all tokens, hidden] in bf16."""
 
     def __init__(self, sources: list[tuple[int, ...]], rows: torch.Tensor):
         lengths = torch.tensor([0, *map(len, sources)])
@@ -103,8 +103,8 @@ def _said(large: T5ForConditionalGeneration, sources: list, bfloat16: bool) -> t
 
 
 class Conditioned(nn.Module):
-    """A small model whose encoder is conditioned what the large one's says of the same source. Called as
-    Transformers' own, so that tuning/seq2seq.py trains and measures it."""
+    """A small model whose encoder is conditioned on the large model's encoder states of the same source. Has the
+    interface of Transformers, so that tuning/seq2seq.py trains and measures it."""
 
     def __init__(self, small: T5ForConditionalGeneration, rows: SourceRows, kind: str, seed: int):
         super().__init__()
@@ -123,7 +123,7 @@ class Conditioned(nn.Module):
         return self.small.config
 
     def inputs(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """What the small encoder is fed with: [sources, longest, hidden]."""
+        """Inputs of the small encoder: [sources, longest, hidden]."""
         lengths = mask.sum(1)
         rows = (self.rows.beside(ids, lengths) - self.mean) / self.deviation
         embedded = self.small.get_input_embeddings()(ids)
@@ -190,7 +190,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def some_of(pairs: list[Pair], names: int, seed: int) -> list[Pair]:
-    """All docstrings, and that many names: what a large model says of all takes much room."""
+    """All docstrings, and that many names, to limit the size of the encoder states."""
     mine = [pair for pair in pairs if pair.task == NAME]
     random = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(mine), generator=random)[:names]
@@ -216,7 +216,7 @@ def shared_tokenizer(large: Path, small: Path) -> Tokenizer:
 
 
 def identity(given: argparse.Namespace, models: list[str], pairs: list[Pair]) -> str:
-    """A name for a training: other settings, `models` (their samples) or pairs have another checkpoint."""
+    """Key of the checkpoint: settings, fingerprints of `models`, and pairs."""
     how = [
         given.fusion,
         given.train,
@@ -245,7 +245,7 @@ def measured(model, tokenizer, held_out: dict[str, list[Pair]]) -> dict:
 
 
 def kept(file: Path, make: Callable[[], dict]) -> dict:
-    """What `make` says, or said when it was asked first."""
+    """Cached result of `make`."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_suffix(".new")

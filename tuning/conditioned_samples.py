@@ -1,5 +1,5 @@
-"""What LLM-to-SLM is trained on: texts that a small model goes on with behind a prompt, and the rows that
-a large one makes of that prompt, computed once and kept in bf16."""
+"""Training data of LLM-to-SLM: prompts with continuations, and the large model's encoder states of the prompts,
+computed once and cached in bf16."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def key_of(*parts) -> str:
 
 
 class Reader:
-    """A large model in bf16, loaded when rows of it are wanted."""
+    """A large model in bf16, loaded on first use."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -57,7 +57,7 @@ class Reader:
 
     @cached_property
     def key(self) -> str:
-        """What tells its rows from those of other models."""
+        """Fingerprint of the model."""
         single = self.path.suffix == ".gguf"
         digest = hashlib.sha256()
         for file in [self.path] if single else sorted(self.path.glob("*.safetensors")):
@@ -216,7 +216,8 @@ class Samples:
         return [r[: len(ids)].bfloat16().clone() for r, ids in zip(rows, read, strict=True)]
 
     def batch(self, index: torch.Tensor, read: torch.Tensor | None = None) -> Batch:
-        """`read`: whose rows they are conditioned (their own); where that prompt is shorter its last row again."""
+        """`read`: samples whose rows they are conditioned on (default: their own). Rows after a shorter prompt repeat
+        its last one."""
         read = index if read is None else read
         prompt, answer = self.prompt[index], self.answer[index]
         place = torch.arange(int(prompt.max())).minimum(self.prompt[read, None] - 1)
@@ -265,7 +266,7 @@ def pad(rows: list[list[int]]) -> torch.Tensor:
 
 
 def save(what, file: Path) -> None:
-    """A half-written file never gets its name."""
+    """An incomplete file never gets its name."""
     beside = file.with_name(file.name + ".new")
     torch.save(what, beside)
     beside.replace(file)

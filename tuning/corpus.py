@@ -1,8 +1,7 @@
 """The training corpus: the source of Python's own standard library.
 
-Every Python installation carries it, so anyone can repeat the training without a download. The
-split into training and held-out files depends on nothing but each file's path relative to the
-library, so it is the same on every machine and never divides one file between the two sides.
+Every Python installation has it, so the training can be repeated without a download. The split into training
+and held-out files depends only on each file's path relative to the library, so it is equal on all machines.
 """
 
 import hashlib

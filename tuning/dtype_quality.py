@@ -1,9 +1,9 @@
-"""What narrow weights cost: the perplexity of held-out files with each type of weights.
+"""Perplexity of held-out files by weight format.
 
     python -m tuning.dtype_quality models/code-large
 
-Scores the held-out files with tandem-server, once for each type, and prints a Markdown table. Ends
-with status 1 where a type's perplexity is further from fp32's than its bound.
+Scores the held-out files with tandem-server, once per format, and prints a Markdown table. Exit status 1 if a
+perplexity differs from that of fp32 by more than its bound.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from transformers import AutoConfig, AutoTokenizer
 
-from bench.peers import serving
-from bench.peers.models import ROOT
+from measure import serving
+from measure.paths import ROOT
 from tuning import corpus
 from tuning.heldout import HeldOut
 

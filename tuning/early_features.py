@@ -1,4 +1,4 @@
-"""What a frozen model's rows look like after some of its layers, and at its top: computed once."""
+"""Hidden states of a frozen model after some of its layers and after all, computed once."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ def read(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def rows_that_write(sample: Sample) -> slice:
-    """Those whose next token the sample's output tells."""
+    """Rows whose next token is known from the sample's output."""
     first = max(0, len(sample.prompt) - 1)
     return slice(first, len(sample.prompt) + len(sample.output) - 1)
 
@@ -71,7 +71,7 @@ def compute(
 
 
 def stored(file: Path, make) -> Features:
-    """What `make()` gives, made once."""
+    """Cached result of `make()`."""
     if not file.exists():
         made = make()
         file.parent.mkdir(parents=True, exist_ok=True)

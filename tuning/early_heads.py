@@ -2,18 +2,18 @@
 
     python -m tuning.early_heads models/code-large --output models/code-large-heads --minutes 5
 
-A head is h + up (down h) before the model's own norm and output matrix, which stay as they are. It
-begins as the linear map that brings rows nearest to what they become at the top (reduced-rank
-regression), and then, where --train says so, learns the distribution that the model itself has
-there. Rows are computed once; interrupted, a training goes on when the same command is given again.
+A head is h + up (down h) before the model's norm and output matrix, which are unchanged. It starts as the
+linear map from rows to their final hidden states (reduced-rank regression). With --train it then learns the
+output distribution of the model. Rows are computed once. Run the command again to resume after an
+interruption.
 
-Printed is the match rate: how often the model's own greedy token is among a layer's k likeliest, on
-held-out text, with the model's own output matrix ("shared") and with a head; with --draft-vocabulary
-also where only ids below that are proposed ("frequent"), as PPD's parameter of this name has it.
+Prints the match rate: the share of held-out tokens for which the model's greedy token is among the k best of a
+layer, with the model's output matrix ("shared") and with a head. With --draft-vocabulary also for candidates
+below that id ("frequent"), as with the parameter of PPD.
 
     python -m tuning.early_heads MODEL --output FOLDER --shipped --draft-vocabulary 16384
 
-trains nothing: it looks at the heads that FOLDER has, and adds that to what its report says.
+only measures the heads in FOLDER and adds the results to their report.
 """
 
 import argparse
@@ -42,12 +42,12 @@ from tuning.windows import TokenStream
 
 CANDIDATES = (1, 3, 5)
 BLOCK = 512  # rows whose logits are there at once
-CURVE = 8  # one in so many held-out rows is looked at on the way
+CURVE = 8  # share of held-out rows for intermediate checks: one in this many
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that shapes a training beside the model and the documents."""
+    """Settings of a training."""
 
     seed: int = 1
     rank: int = 64
@@ -357,7 +357,7 @@ def main() -> None:
     if budget:
         few = {name: rows.only(train) for name, rows in checked.items()}
         report["fitted"] = {name: match_rates(frozen, rows, heads) for name, rows in few.items()}
-        # Another training has another checkpoint.
+        # The checkpoint is keyed by the settings.
         key = own_answers.identity(
             frozen,
             adapter_file.fingerprint_of(frozen_model.tensors_of(frozen.model)),

@@ -1,10 +1,9 @@
-"""How well a small model stands in for a large one with the same tokenizer, on held-out files.
+"""Compares a small model with a large one of the same tokenizer, on held-out files.
 
     python -m tuning.evaluate_pair models/code-large models/code-small
 
-Prints each model's bits per byte, how often their likeliest tokens agree, how often speculative
-sampling keeps a draft (by the ratio rule and by match), and what a pass of each costs. Weights are computed with in
-float32, whatever their file holds.
+Prints bits per byte, agreement of the best tokens, acceptance of speculative sampling (by the ratio rule and by
+match), and the cost of a pass. Computes in float32.
 """
 
 import argparse

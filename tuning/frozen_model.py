@@ -1,4 +1,4 @@
-"""A model that nothing trains, from a Hugging Face directory or a GGUF file, with its tokenizer."""
+"""A frozen model from a Hugging Face directory or a GGUF file, with its tokenizer."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""LLM-to-SLM's forward pass (arXiv 2402.16844), without a server: what a large model's
-rows of a prompt are, which of them stands beside each row of the small model's prompt, and what the small
-model says when they are added to its inputs or put in their place.
+"""Forward pass of LLM-to-SLM (arXiv 2402.16844) without a server: the large model's encoder states of a prompt,
+their alignment with the small model's prompt, and the small model's outputs when they are added to its inputs or
+replace them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""GGUF files beside Transformers: what our fp32 and stored weights give against its dequantized model.
+"""Compares GGUF files with Transformers: fp32 and stored weights against the dequantized model.
 
     python -m tuning.gguf_fidelity smollm2-135m [...]        models of scripts/models
 
@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.peers import serving
-from bench.peers.models import ROOT
+from measure import serving
+from measure.paths import ROOT
 from tuning import corpus
 
 MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
-BEST = 20  # tokens that the server tells of a row
+BEST = 20  # tokens that the server returns per row
 # What fp32 may be away from Transformers (a log-probability), and stored weights: KL and best tokens.
 MOST_APART, MOST_KL, LEAST_SAME = 2e-3, 5e-3, 0.97
 

@@ -1,13 +1,12 @@
-"""How far a GGUF file's stored blocks are from its fp32 model, in perplexity: ours and llama.cpp's.
+"""Perplexity of the stored blocks of a GGUF file relative to its fp32 model: Tandem and llama.cpp.
 
     python -m tuning.gguf_perplexity smollm2-135m [...] [--tokens 20480]
 
-All read the same text, held-out files of Python's standard library, in windows of 512 tokens, and are
-judged by the second half of each, as llama-perplexity (scripts/setup --peers) does. The tokens are those
-of llama.cpp's tokenizer: were one text cut otherwise, all windows behind it would be others. fp32 is
-Transformers' model of the dequantized file. Prints a Markdown table, in which +- is the standard error
-of a distance from fp32, by windows; and for each file how much further ours is than llama.cpp's. Ends
-with status 1 where that is more than its own standard error.
+All models score the same text, held-out files of Python's standard library, in windows of 512 tokens. The second
+half of each window counts, as in llama-perplexity (scripts/setup --peers). The tokens are those of llama.cpp's
+tokenizer. fp32 is Transformers with the dequantized file. Prints a Markdown table, in which +- is the standard
+error of the distance from fp32 over windows, and for each file the difference of Tandem's distance from that of
+llama.cpp. Exit status 1 if that exceeds its standard error.
 """
 
 import argparse
@@ -24,9 +23,9 @@ from statistics import fmean, stdev
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.peers import machine, serving
-from bench.peers.llama_server import llama_server
-from bench.peers.models import HOME, ROOT
+from measure import machine, serving
+from measure.llama_server import llama_server
+from measure.paths import HOME, ROOT
 from tuning import corpus
 
 PROGRAM = HOME / "bin" / "llama-perplexity"

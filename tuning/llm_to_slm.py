@@ -1,20 +1,18 @@
-"""Trains LLM-to-SLM (arXiv 2402.16844): the large model reads a prompt, the small one goes on with it.
+"""Trains LLM-to-SLM (arXiv 2402.16844): the small model continues a prompt, conditioned on the large one.
 
     python -m tuning.llm_to_slm --large models/code-large --small models/code-small \\
         --layer 8 --train full --write-small models/code-small-conditioned \\
         --output models/code-small-conditioned-projector
 
-The large model is frozen, and its hidden rows of each prompt are computed once and kept in bf16
-(tuning/conditioned_samples.py). The projector is trained, and with it the small model: not at all (frozen), by
-low-rank additions that are merged when it is written (lora), or whole (full). `--unconditioned` trains the small
-model alike without what the large one says: what a tuned pair is to be compared with. Where the small model
-stays as it came, `--rows other` trains the same projector on what the large one says of other texts, which
-teaches it the answers' form alone, and `--large` may be the small model itself, which then tells itself what
-it reads. `python -m tuning.conditioned_difference` says what lies between two reports. The loss is that of the
-answer alone: of source files what stands behind a cut, or, with `--task docstring`, what a function's
-docstring says, or, with `--task functions`, that or the function's name, of each as many. Models with other
-tokenizers may read: rows are aligned by bytes (tuning/fusion.py). An interrupted training goes on where it
-was saved.
+The large model is frozen; its encoder states of each prompt are computed once and cached in bf16
+(tuning/conditioned_samples.py). The projector is trained, with the small model frozen (frozen), with low-rank
+additions that are merged at the end (lora), or with all its weights (full). `--unconditioned` trains the small
+model without conditioning, as a baseline. Baselines for a frozen small model: `--rows other` conditions on
+other texts, which teaches only the form of answers, and `--large` can be the small model itself.
+`python -m tuning.conditioned_difference` compares reports. The loss is that of the answer: the rest of a source
+file after a cut; with `--task docstring` the docstring of a function; with `--task functions` the docstring or
+the name, in equal numbers. The models can have distinct tokenizers: rows are aligned by bytes
+(tuning/fusion.py). An interrupted training resumes from its checkpoint.
 """
 
 import argparse
@@ -48,15 +46,14 @@ from tuning.schedule import cosine_factor
 from tuning.windows import TokenStream
 
 DISTANCES = (4, 12)  # where held-out likelihoods are divided, in tokens behind the prompt
-HELD_OUT_FUNCTIONS = 0.05  # share of the files whose docstrings nobody is trained on
+HELD_OUT_FUNCTIONS = 0.05  # share of files that are held out
 TASKS = {"docstring": (functions.DOCSTRING,), "functions": (functions.DOCSTRING, functions.NAME)}
 GROUP = 16  # batches whose texts are sorted by length together
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What shapes a training beside the models and the documents; weight decay, warm-up and the
-    projector's rate as in the paper."""
+    """Settings of a training; weight decay, warm-up and the projector's rate as in the paper."""
 
     layer: int
     fusion: str = "add"
@@ -134,7 +131,7 @@ def texts_of_step(samples: Samples, s: Settings, step: int) -> torch.Tensor:
 
 
 def read_of(samples: Samples, s: Settings, index: torch.Tensor, epoch: int) -> torch.Tensor | None:
-    """Whose rows the samples `index` are conditioned in an epoch; None: their own."""
+    """Samples whose rows condition the samples `index` in an epoch; None: their own."""
     if s.rows == "own":
         return None
     return conditioned_samples.strangers(samples, s.seed * 1000 + epoch)[index]
@@ -353,7 +350,7 @@ def read_samples(
 
 
 def matched_counts(samples: Samples) -> dict[str, int]:
-    """Of each kind, how many texts have another one to be conditioned on (conditioned_samples.others)."""
+    """By kind, the number of texts that can be conditioned on another one (conditioned_samples.others)."""
     some, _ = conditioned_samples.others(samples)
     return dict(sorted(Counter(samples.kinds[i] or "all" for i in some.tolist()).items()))
 

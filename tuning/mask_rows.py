@@ -1,8 +1,7 @@
-"""What BiTA adds to a frozen model: masks, prompts, and the rows that see them.
+"""Masks and prompts of BiTA, and their rows in a frozen model.
 
 Rows are numbered from 0. A group of M masks is attached to a row; m_i, i from 1, has the position
-i behind it. It sees the prompts, the text up to that row, and m_1 .. m_i of its own group. Where the
-text's row k says what token k + 1 is, m_i attached to it says what token k + 1 + i is.
+i behind it. It sees the prompts, the text up to that row, and m_1 .. m_i of its own group. Row k of the text predicts token k + 1, and m_i attached to it predicts token k + 1 + i.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""PPD's match rates as a page: models/*-heads/training.json beside the paper's table.
+"""Table of PPD's match rates: models/*-heads/training.json and the paper.
 
 python -m tuning.match_rates --write
 """
@@ -7,8 +7,8 @@ import argparse
 import json
 from pathlib import Path
 
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from measure.paths import ROOT
+from measure.report import put, table
 from tuning.early_heads import CANDIDATES
 
 PAGE = ROOT / "docs" / "reports" / "ppd.md"

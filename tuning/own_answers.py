@@ -1,7 +1,7 @@
-"""What a model writes greedily behind prompts: the data that BiTA learns from.
+"""Greedy answers of a model to prompts: the training data of BiTA.
 
-Prompts come from documents, or from the model itself: behind the beginning of a user's turn it
-writes a question as it has learned to expect them (arXiv 2406.08464), and then answers it.
+Prompts come from documents, or from the model: it completes the header of a user message with a question
+(arXiv 2406.08464), and then answers it.
 """
 
 from pathlib import Path
@@ -64,7 +64,7 @@ def questions(frozen: FrozenModel, count: int, longest: int, seed: int) -> list[
 
 
 def stored(file: Path, make) -> list[Sample]:
-    """What `make()` gives, made once."""
+    """Cached result of `make()`."""
     if not file.exists():
         calibration.save(make(), file)
     return calibration.load(file)

@@ -1,4 +1,4 @@
-"""Pairs of token sequences, and the batches that a model with an encoder learns from."""
+"""Pairs of token sequences, and training batches for encoder-decoder models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

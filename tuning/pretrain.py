@@ -3,8 +3,8 @@
     python -m tuning.pretrain large --minutes 90
     python -m tuning.pretrain small --minutes 25
 
-Run it again to continue after an interruption, or with a larger budget to train on; a smaller
-budget ends the training soon, with a whole learning rate decay. See models/README.md.
+Run it again to resume after an interruption, or to continue with a larger budget. A smaller budget ends the training
+soon, with a complete decay of the learning rate. See models/README.md.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from tuning.windows import TokenStream, Windows
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that shapes a training beside the model, the data and the budget."""
+    """Settings of a training."""
 
     seed: int = 1
     tokens_per_batch: int = 8192
@@ -118,11 +118,11 @@ class Trainer:
         return loss.item()
 
     def progress(self) -> float:
-        """The share of the budget that is used up."""
+        """Used share of the budget."""
         return self.budget.progress(self.state.step, self.state.seconds)
 
     def save(self) -> None:
-        """Writes a checkpoint from which a later run goes on."""
+        """Writes a checkpoint for a later run."""
         checkpoint.save(self.accelerator, self.folder)
 
     def unwrapped(self) -> LlamaForCausalLM:

@@ -9,12 +9,12 @@ from tuning import adapter_file, frozen_model
 
 
 def fingerprint_of(model: PreTrainedModel) -> str:
-    """What tells the model's weights from others of the same shape."""
+    """Fingerprint of the model's weights."""
     return adapter_file.fingerprint_of(frozen_model.tensors_of(model))
 
 
 def source_of(large: PreTrainedModel) -> dict:
-    """What a projector's file says of the model whose rows it takes."""
+    """Description of the large model in a projector's file."""
     return {
         "hidden_size": large.config.hidden_size,
         "layers": large.config.num_hidden_layers,

@@ -1,4 +1,4 @@
-"""Trains what is added to a frozen model, so that it can be stopped at any step and goes on later."""
+"""Resumable training of additions to a frozen model."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ CHECKS = 10  # over a budget
 
 
 class Training:
-    """Goes on from its last checkpoint in `folder`, once load() is called. `curve`: what checks saw."""
+    """Resumes from the last checkpoint in `folder` after load(). `curve`: results of checks."""
 
     def __init__(self, own: torch.nn.Module, rate: float, warmup_steps: int, folder: Path):
         self.own, self.rate, self.warmup_steps, self.folder = own, rate, warmup_steps, folder
@@ -82,8 +82,8 @@ class Training:
 
 
 def add_arguments(parser: argparse.ArgumentParser, settings: object, name: str, keeps: str) -> None:
-    """What every training on a frozen model may be conditioned: how long, each of its `settings` (a
-    dataclass's defaults), texts, and where it `keeps` what it makes on its way."""
+    """Arguments of all trainings on a frozen model: duration, the fields of `settings` (a dataclass with defaults),
+    texts, and the folder `keeps` for intermediate files."""
     parser.add_argument("--minutes", type=float, help="of training")
     parser.add_argument("--steps", type=int, help="of training, instead of minutes")
     for field, value in vars(settings).items():

@@ -1,8 +1,8 @@
-"""How long to train, and the learning rate on the way.
+"""Training budget and learning rate schedules.
 
-`rate_factor`: warm up, stay constant, then fall to zero ("warmup, stable, decay"). The constant part knows nothing
-of the end, so a training can be continued with a larger budget, or be conditioned to end soon: the fall
-begins when the budget's last fifth does and then takes whatever is left, all of it.
+`rate_factor`: warm up, stay constant, then fall to zero ("warmup, stable, decay"). The constant part does not depend on the
+end, so a training can continue with a larger budget or end early. The decay starts with the last fifth of the
+budget and uses the rest of it.
 
 `cosine_factor`: warm up, then half a cosine down to zero over a budget that does not change.
 """

@@ -1,11 +1,11 @@
-"""Trains the demo models with an encoder: functions of the standard library to names and docstrings.
+"""Trains the encoder-decoder demo models: from functions of the standard library to names and docstrings.
 
     python -m tuning.seq2seq small --minutes 10      # writes models/docstring-small
     python -m tuning.seq2seq large --minutes 40      # writes models/docstring-large
     python -m tuning.seq2seq aligned --minutes 5     # writes models/docstring-small-aligned
 
-The last is the small one, fine-tuned on what the large one writes (prediction alignment, BiLD
-section 3.5.1). Run a command again to continue after an interruption. See models/README.md.
+The last one is the small model, fine-tuned on answers of the large one (prediction alignment, BiLD section 3.5.1).
+Run a command again to resume after an interruption. See models/README.md.
 """
 
 import argparse
@@ -43,7 +43,7 @@ CHECKED = 192  # held-out examples of each task that a report looks at
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that shapes a training beside the model, the data and the budget."""
+    """Settings of a training."""
 
     seed: int = 1
     names: int = 40  # examples of a batch
@@ -51,7 +51,7 @@ class Recipe:
     warmup_steps: int = 30
     matrix_rate: float = 0.02
     vector_rate: float = 0.01
-    projector_rate: float = 0.003  # of what stands before the model, if anything does
+    projector_rate: float = 0.003  # of the projector, if any
     weight_decay: float = 0.02
     report_every: float = 6  # minutes
 
@@ -64,9 +64,8 @@ ALIGNING = Recipe(
 def optimizers(model: T5ForConditionalGeneration, recipe: Recipe, bfloat16: bool) -> list:
     """Muon for the blocks' matrices, AdamW for the embedding, the biases by distance and the norms.
 
-    Each group of parameters has its peak rate as "peak". T5's scores are not divided by the root of
-    the head's size; what brings them to scale is that its queries' matrices are smaller by that, and
-    so must their updates be.
+    Each group of parameters has its peak rate as "peak". T5 does not divide scores by the root of the head size. Its query matrices are smaller by that factor, and so
+    are their updates.
     """
     queries, matrices, others, projector = [], [], [], []
     for name, parameter in model.named_parameters():

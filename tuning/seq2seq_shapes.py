@@ -1,4 +1,4 @@
-"""The shapes of the demo models with an encoder, and fresh models of a shape."""
+"""Shapes of the encoder-decoder demo models, and new models of a shape."""
 
 import torch
 from transformers import T5Config, T5ForConditionalGeneration

@@ -1,4 +1,4 @@
-"""The two demo models' shapes, and fresh models of a shape."""
+"""Shapes of the two demo models, and new models of a shape."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

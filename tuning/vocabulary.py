@@ -1,4 +1,4 @@
-"""The byte-level BPE tokenizers of the demo models: one of the decoders', one of the pair with encoders."""
+"""Byte-level BPE tokenizers of the demo models: one for the decoders, one for the encoder-decoder pair."""
 
 from collections.abc import Iterable
 from pathlib import Path

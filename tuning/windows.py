@@ -1,7 +1,6 @@
 """Training batches cut from one stream of tokens.
 
-Which tokens a batch holds depends only on the seed and the step, never on what was read before, so
-an interrupted training continues with exactly the batches that it would have seen.
+A batch depends only on the seed and the step, so an interrupted training resumes with the same batches.
 """
 
 import numpy as np

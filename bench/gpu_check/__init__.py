@@ -1,1 +1,1 @@
-"""Judges a GPU node with one folder that scripts/gpu_check --bundle makes (docs/gpu_check.md)."""
+"""Checks a GPU node with one folder, which scripts/gpu_check --bundle makes (docs/gpu_check.md)."""

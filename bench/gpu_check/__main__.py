@@ -1,12 +1,12 @@
-"""Judges this machine in three parts of at most nine and a half minutes each, or in a dry run.
+"""Checks this machine in three parts of at most nine and a half minutes each, or in a dry run.
 
-    ./run --part 1                    is it right
+    ./run --part 1                    correctness
     ./run --part 2                    kernels
-    ./run --part 3                    the headline
-    ./run --dry --device cpu:0        all three with tiny shapes, to see that nothing is mistyped
+    ./run --part 3                    throughput
+    ./run --dry --device cpu:0        all three with tiny shapes, to test the scripts
 
-Every step has a time limit of its own, and no failure stops the rest. The table comes last; beside it in
---out (or $OUT, else the folder "result"): results.json, table.txt, log.txt. Status 0: every step passed.
+Every step has a time limit, and no failure stops the rest. A table is printed at the end. --out (or $OUT, else the
+folder "result") gets results.json, table.txt and log.txt. Exit status 0: every step passed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ PARTS = {1: "is it right", 2: "kernels", 3: "the headline"}
 
 
 def library_folders() -> list[Path]:
-    """Of LibTorch and CUDA, out of this Python's wheels."""
+    """Libraries of LibTorch and CUDA in the wheels of this Python."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return []

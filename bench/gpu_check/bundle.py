@@ -1,4 +1,4 @@
-"""Makes the folder that judges a GPU node: programs, the Debian libraries they load, test data, scripts.
+"""Makes the folder that checks a GPU node: programs, the Debian libraries they load, test data, scripts.
 
 LibTorch and CUDA are not in it: they come out of the node's Python wheels, of the same versions.
 """
@@ -21,7 +21,7 @@ OF_CUDA = ["test_cuda_link"]  # where the build has them
 DATA = ["tests/data", "models/code-large", "models/code-large-bita", "models/code-small"]
 LIMIT = 60  # MiB
 PAYLOAD = "payload.tar.xz"  # what ./run unpacks beside it
-# Of the node's own system: its C and C++ libraries are no older than Debian 12's, or it is told so.
+# Libraries of the node. The loader refuses C and C++ libraries older than Debian 12's.
 SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s|atomic|cuda))\.so.*")
 RUN = """#!/bin/sh
 # ./run --help; README: docs/gpu_check.md of the sources

@@ -1,5 +1,5 @@
-"""What goes wrong with a device's memory, and a device that there is not: each must be told clearly, and
-harm nobody else. Lines of JSON, as steps.figures_of reads them."""
+"""Exhausted device memory and missing devices: each must give a clear error and affect no other request. Prints lines
+of JSON for steps.figures_of."""
 
 import argparse
 import contextlib
@@ -27,7 +27,7 @@ sys.stdin.read()
 
 
 def refused(args, name: str, words: str, **server) -> list[str]:
-    """A server that must not start, and say so with these words."""
+    """A server that must fail to start, with these words."""
     with tempfile.TemporaryDirectory() as folder:
         one = Server(args, Path(folder), **server)
         try:

@@ -1,7 +1,7 @@
-"""The headline: a decode step of random models of real shapes beside Transformers, in one run.
+"""Compares a decoding step of random models of real shapes with Transformers, in one run.
 
-bench_step gives ours; of Transformers, eager and compiled, the time of a step at the same context is
-the slope between a short and a long run of `generate`. Lines of JSON, as steps.figures_of reads them.
+Tandem's times are from bench_step. Those of Transformers, eager and compiled, are the slope between a short and a
+long run of `generate` at the same context. Prints lines of JSON for steps.figures_of.
 """
 
 import argparse

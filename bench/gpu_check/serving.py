@@ -1,5 +1,5 @@
-"""The server end to end on a device: every method that the demo offers and PPD, and an orderly end
-under load. Lines of JSON, as steps.figures_of reads them."""
+"""The server on a device: all methods of the demo and PPD, and shutdown under load. Prints lines of JSON for
+steps.figures_of."""
 
 import argparse
 import json

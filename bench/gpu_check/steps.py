@@ -1,4 +1,4 @@
-"""Steps, each under its own time limit; what they say, as figures. Needs nothing but Python."""
+"""Steps with time limits, and the figures that they print. Needs only Python."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The table that ends a part: every step, then every figure beside what it should be."""
+"""The table at the end of a part: every step, then every figure with its expected value."""
 
 import re
 

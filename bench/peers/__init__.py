@@ -1,1 +1,1 @@
-"""Benchmarks that compare the server with other programs on the same machine, weights and run."""
+"""Compares the server with other engines on the same machine, in the same run, with the same weights."""

@@ -1,19 +1,17 @@
-"""Autoregressive tokens per second beside Transformers: one machine, one run, the same weights.
+"""Compares autoregressive decoding with Transformers: one machine, one run, the same weights.
 
     scripts/bench_ar [--write] [--mixed]
 
-For each model and number of streams, our server (over gRPC, each prompt a stream of its own) and
-Transformers (`generate` on all prompts as one batch) take turns, several times. A figure is new
-tokens divided by the time from the call to the last token, prompt included; medians are compared,
-and of Transformers' variants the fastest counts. Both compute in float32 on all cores, greedily, a
-fixed number of tokens. Every turn has new prompts, equally long, so that Transformers pads nothing.
+For each model and number of streams, the server (over gRPC, one stream per prompt) and Transformers
+(`generate` on all prompts as one batch) take turns. A figure is new tokens divided by the time from
+the call to the last token, prefill included. Medians are compared; of Transformers' variants the
+fastest counts. Both decode a fixed number of tokens greedily in float32 on all cores. Every turn has
+new prompts of equal length, so Transformers needs no padding.
 
-With --mixed, prompts and answers are of different lengths, as they come in service: then Transformers
-pads its batch on the left and masks, and the batch takes as long as its longest answer. What counts is
-tokens that were asked for.
+With --mixed, prompts and answers have different lengths. Transformers then pads its batch on the left
+and runs until its longest answer is complete. Only requested tokens count.
 """
 
-import argparse
 import contextlib
 import random
 import statistics
@@ -26,21 +24,23 @@ from pathlib import Path
 import torch
 import transformers
 
-from bench.peers import machine, report
-from bench.peers.models import ROOT, directories, prompts
+from bench.peers import cli, throughput_page
+from bench.peers.models import directories, prompts
 from bench.peers.peer import VARIANTS, Peer
+from measure import machine
+from measure.paths import ROOT
 
 PAGE = ROOT / "docs" / "reports" / "throughput.md"
-PAUSE = 0.5  # seconds between turns: OpenMP's threads go on spinning for a while after work
+PAUSE = 0.5  # seconds between turns, as OpenMP threads spin for a while after work
 
 
-# With --mixed: tokens of a prompt and of an answer, drawn evenly from these ranges.
+# With --mixed: lengths of prompts and answers, drawn uniformly from these ranges.
 MIXED_PROMPT, MIXED_NEW = (16, 256), (32, 128)
 
 
 @dataclass
 class Work:
-    """What one turn asks for: prompts, and new tokens of each."""
+    """One turn: prompts, and the number of new tokens of each."""
 
     prompts: list[list[int]]
     new_tokens: list[int]
@@ -50,7 +50,7 @@ class Work:
 
 
 def works(streams: int, args) -> Iterator[Work]:
-    """Endless work for turns of so many streams; no two prompts are the same."""
+    """Yields turns of `streams` prompts; all prompts differ."""
     if not args.mixed:
         source = prompts(args.prompt_tokens, streams)
         while True:
@@ -72,9 +72,9 @@ def match(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
     return same, sum(len(b) for b in theirs)
 
 
-def measure(client, peer: Peer, model: str, streams: int, args) -> report.Case:
-    """One row of the table. `client` may be None: then only Transformers runs."""
-    case = report.Case(model, streams)
+def measure(client, peer: Peer, model: str, streams: int, args) -> throughput_page.Case:
+    """One row of the table. `client` is None without a server."""
+    case = throughput_page.Case(model, streams)
     source = works(streams, args)
     short = next(source).prompts
     if client:
@@ -86,7 +86,7 @@ def measure(client, peer: Peer, model: str, streams: int, args) -> report.Case:
         work = next(source)
         ours = theirs = None
         first = turn % len(contenders)
-        for one in contenders[first:] + contenders[:first]:  # everybody goes first once
+        for one in contenders[first:] + contenders[:first]:  # the order alternates
             time.sleep(PAUSE)
             if one is client:
                 ours, seconds = client.generate(model, work.prompts, work.new_tokens)
@@ -111,18 +111,23 @@ def measure(client, peer: Peer, model: str, streams: int, args) -> report.Case:
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE)
     parser.add_argument("--models", nargs="+", default=["code-large", "llama-110m"])
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--mixed", action="store_true", help="prompts and answers of many lengths")
+    parser.add_argument(
+        "--mixed", action="store_true", help="prompts and answers of different lengths"
+    )
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=machine.cores(), help="of Transformers")
+    parser.add_argument(
+        "--threads", type=int, default=machine.cores(), help="threads of Transformers"
+    )
     parser.add_argument("--server", type=Path, default=ROOT / "build/release/bin/tandem-server")
     parser.add_argument("--peer-only", action="store_true", help="without a server")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--check", action="store_true", help="fail if any of ours is slower")
+    parser.add_argument(
+        "--check", action="store_true", help="exit status 1 if Tandem is slower in any case"
+    )
     return parser.parse_args(arguments)
 
 
@@ -132,26 +137,21 @@ def main(arguments=None) -> int:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     folders = directories(args.models)
-    busy = machine.load_before(args.write)
-    conditions = report.Conditions(
-        command="scripts/bench_ar " + " ".join(arguments or sys.argv[1:]),
-        commit=machine.commit(ROOT),
-        processor=f"{machine.processor()} ({machine.instructions()})",
-        cores=machine.cores(),
-        threads=args.threads,
-        bandwidth=machine.bandwidth(),
-        busy=[busy],
-        versions=f"transformers {transformers.__version__}, torch {torch.__version__}",
-        prompt_tokens="{} to {}".format(*MIXED_PROMPT) if args.mixed else str(args.prompt_tokens),
-        new_tokens="{} to {}".format(*MIXED_NEW) if args.mixed else str(args.new_tokens),
-        mixed=args.mixed,
-        repeats=args.repeats,
-    )
+    run = cli.Run("scripts/bench_ar", arguments, args.write)
+    prompt, new = str(args.prompt_tokens), str(args.new_tokens)
+    if args.mixed:
+        prompt, new = "{} to {}".format(*MIXED_PROMPT), "{} to {}".format(*MIXED_NEW)
+    versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    more = [
+        ("memory bandwidth", f"{machine.bandwidth() / 1e9:.1f} GB/s"),
+        ("Transformers", f"{versions}, {args.threads} threads"),
+        ("prompt, new tokens", f"{prompt}, {new} (greedy, end of text ignored)"),
+    ]
     cases = []
     with contextlib.ExitStack() as stack:
         client = None
         if not args.peer_only:
-            from bench.peers import serving
+            from measure import serving
 
             client = stack.enter_context(serving.server(args.server, folders))
         for model, folder in folders.items():
@@ -159,11 +159,10 @@ def main(arguments=None) -> int:
             for streams in args.streams:
                 cases.append(measure(client, peer, model, streams, args))
         time.sleep(PAUSE)
-        conditions.busy.append(machine.load())  # with the server still there
-    text = report.markdown(conditions, cases)
-    print(text)
-    if args.write:
-        report.put(PAGE, "many lengths" if args.mixed else "one length", text)
+        conditions = run.conditions(more=more)  # the load includes the idle server
+    lengths = f"Prompts have {prompt} tokens and answers {new}, drawn uniformly for each turn.\n\n"
+    text = (lengths if args.mixed else "") + throughput_page.markdown(conditions, cases)
+    cli.publish(text, args.write, PAGE, "many lengths" if args.mixed else "one length")
     slower = [c for c in cases if c.ours and c.ratio() < 1]
     return 1 if args.check and slower else 0
 

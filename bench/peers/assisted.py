@@ -1,14 +1,12 @@
-"""Transformers' assisted generation beside Tandem on the same pair: greedy, one stream.
+"""Compares with assisted generation of Transformers on the same pair: greedy, one stream.
 
     python -m bench.peers.assisted [PROBLEMS] [--tokens 48] [--write]
 
-HumanEval's first prompts are continued by the coder pair: by Transformers in bfloat16 (it reads GGUF
-only by dequantizing), alone and with the small model as its assistant, and by our server on the files' own blocks, autoregressively and by
-`auto`. Each is timed alone, prompt by prompt, whole answers with the reading of the prompt.
+The coder pair continues the first prompts of HumanEval. Transformers runs in bfloat16, as it
+dequantizes GGUF files, with and without the small model as assistant. The server runs the blocks of
+the files, autoregressively and with `auto`. Whole answers are timed, prefill included, one at a time.
 """
 
-import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +14,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.peers import machine, serving
-from bench.peers.models import HOME, ROOT
-from bench.peers.report import put, table
+from bench.peers import cli
+from measure import machine, serving
+from measure.paths import HOME, ROOT
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "fidelity.md"
 LARGE, SMALL = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
@@ -75,7 +74,7 @@ def our_speeds(prompts: list[list[int]], tokens: int, binary: Path) -> dict[str,
 
 
 def speed(answer: Callable[[list[int]], int], prompts: list[list[int]]) -> float:
-    """Tokens per second over all prompts but the first, which warms up."""
+    """Tokens per second over all prompts except the first, which is a warm-up."""
     answer(prompts[0])
     start = time.perf_counter()
     tokens = sum(answer(ids) for ids in prompts[1:])
@@ -85,13 +84,12 @@ def speed(answer: Callable[[list[int]], int], prompts: list[list[int]]) -> float
 def main() -> None:
     from tuning.evaluate.humaneval import read_problems
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE)
     parser.add_argument("problems", type=int, nargs="?", default=4)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--server", type=Path, default=serving.BINARY)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/fidelity.md")
     args = parser.parse_args()
-    busy = machine.load_before(args.write)
+    run = cli.Run("python -m bench.peers.assisted", None, args.write)
     torch.set_num_threads(machine.cores())
     tokenizer = AutoTokenizer.from_pretrained(HOME / "models", gguf_file=f"{LARGE}.gguf")
     problems = read_problems()[: args.problems + 1]
@@ -102,16 +100,9 @@ def main() -> None:
     }
     best = speeds["Tandem, 4-bit blocks, auto"]
     rows = [[name, f"{x:.1f}", f"{best / x:.2f}"] for name, x in speeds.items()]
-    command = " ".join(["python -m bench.peers.assisted", *sys.argv[1:]])
-    about = (
-        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), load before {busy:.0%}. "
-        f"{args.problems} prompts, {args.tokens} new tokens each, prefill included."
-    )
+    about = run.about(f"{args.problems} prompts, {args.tokens} new tokens each, prefill included.")
     text = f"{about}\n\n{table(['', 'tokens/s', 'auto / this'], rows)}\n"
-    print(text)
-    if args.write:
-        put(PAGE, "assisted", text)
+    cli.publish(text, args.write, PAGE, "assisted")
 
 
 if __name__ == "__main__":

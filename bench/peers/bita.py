@@ -1,13 +1,11 @@
-"""BiTA's wall clock beside autoregressive decoding, n-grams and speculative sampling.
+"""Compares the speed of BiTA with autoregressive decoding, n-grams and speculative sampling.
 
     python -m bench.peers.bita [--write]
 
-Requests of all methods go through our own server in turns, one at a time and eight at once, greedy;
-each answer must be autoregressive decoding's. Figures are ratios within a turn.
+All methods take turns on one server, with one and eight concurrent greedy requests. Each answer must
+equal that of autoregressive decoding. Figures are ratios within a turn.
 """
 
-import argparse
-import datetime
 import statistics
 import sys
 import tempfile
@@ -15,10 +13,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import HOME, ROOT
-from bench.peers.report import put, table
-from bench.peers.serving import BINARY, Client, at_once, server
+from bench.peers import cli
+from measure.paths import HOME, ROOT
+from measure.report import table
+from measure.serving import BINARY, Client, at_once, server
 
 PAGE = ROOT / "docs" / "reports" / "bita.md"
 STREAMS = (1, 8)
@@ -67,7 +65,7 @@ SUBJECTS = {
 @dataclass(frozen=True)
 class Way:
     name: str
-    method: str  # a message of the protocol
+    method: str  # a message of the API
     parameters: dict = field(default_factory=dict, hash=False)
 
     def message(self, messages):
@@ -95,19 +93,19 @@ SPECULATIVE = Way("speculative", "Speculative")
 
 @dataclass
 class Line:
-    """A way at one number of streams: of each turn its seconds, and what answers came to."""
+    """A method at one number of streams: seconds of each turn, and statistics of its answers."""
 
     way: Way
     streams: int
     seconds: list[float] = field(default_factory=list)
     tokens: int = 0
     passes: int = 0
-    equal: int = 0  # answers that are autoregressive decoding's
+    equal: int = 0  # answers equal to autoregressive decoding
     answers: int = 0
 
 
 def prompts_of(subject: Subject, count: int) -> list[list[int]]:
-    """Beginnings of HumanEval's problems, as the model's own tokenizer has them."""
+    """Prompts of HumanEval, as token ids of the model."""
     from tokenizers import Tokenizer
 
     from tuning import frozen_model
@@ -172,20 +170,18 @@ def section(subject: Subject, lines: list[Line], turns: int) -> str:
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE, busy=True)
     parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
     parser.add_argument("--prompts", type=int, default=max(STREAMS))
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--server", type=Path, default=BINARY)
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = [machine.load_before(args.write and not args.busy)]
+    run = cli.Run("python -m bench.peers.bita", arguments, args.write and not args.busy)
     sections = []
     for name in args.models:
         subject = SUBJECTS[name]
@@ -197,25 +193,11 @@ def main(arguments=None) -> int:
                 prompts = prompts_of(subject, args.prompts)
                 lines = measure(client, ways, prompts, args.new_tokens, args.turns)
         sections.append(section(subject, lines, args.turns))
-    busy.append(machine.load())
-    conditions = [
-        ("command", f"`python -m bench.peers.bita {' '.join(arguments or sys.argv[1:])}`"),
-        ("commit", machine.commit(ROOT)),
-        ("date", datetime.date.today().isoformat()),
-        (
-            "processor",
-            f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
-        ),
-        ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
-        (
-            "prompts (HumanEval's first), new tokens, turns",
-            f"{args.prompts}, {args.new_tokens}, {args.turns}",
-        ),
-    ]
-    text = "\n".join(sections) + "\n" + table(["condition", ""], [list(c) for c in conditions])
-    print(text)
-    if args.write:
-        put(PAGE, "wall clock", text)
+    sizes = f"{args.prompts}, {args.new_tokens}, {args.turns}"
+    conditions = run.conditions(
+        more=[("prompts (HumanEval's first), new tokens, turns", sizes)],
+    )
+    cli.publish("\n".join(sections) + f"\n{conditions}", args.write, PAGE, "wall clock")
     return 0
 
 

@@ -1,12 +1,11 @@
-"""Engines that run the same weights on the same cores, each as fast as it goes by its own means.
+"""Engines that run the same weights on the same cores, each with its fastest interface.
 
-An engine is made from a Hugging Face directory and a precision, then set up by `configure`, with
-settings out of its OPTIONS, and then asked for a fixed number of tokens, greedily, for each of
-several equally long prompts. Each runs in a process of its own (worker.py): in one process their
-pools of threads spin against each other.
+An engine is made from a Hugging Face directory and a precision, configured with settings from its
+OPTIONS, and then decodes a fixed number of tokens greedily for several prompts of equal length. Each
+runs in a separate process (worker.py), as thread pools of one process would compete.
 
-Settings in capitals are variables of the environment, and need a new process. The first value of an
-option is the engine's own default, or what its documentation recommends.
+Settings in capitals are environment variables and need a new process. The first value of an option
+is the default of the engine, or the recommendation of its documentation.
 """
 
 import contextlib
@@ -24,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.peers.models import HOME, ROOT
+from measure.paths import HOME, ROOT
 
 PEERS = HOME / "peers"  # scripts/setup --peers
-# Our server and what asks it: scripts/build release tandem-server bench_client
+# the server and its client: scripts/build release tandem-server bench_client
 OURS = [ROOT / "build/release/bin" / name for name in ("tandem-server", "bench_client")]
 BINDINGS = HOME / "bindings"  # scripts/setup --bindings
 CONVERTED = HOME / "benchmark" / "converted"
@@ -35,25 +34,25 @@ CONVERTED = HOME / "benchmark" / "converted"
 
 @dataclass
 class Engine:
-    """Base of all: what a worker calls."""
+    """Base class: the methods that a worker calls."""
 
     OPTIONS = {}  # name: values to try, the default first
     PRECISIONS = ()
 
-    client = None  # the process that asks, where that is not the engine's own
+    client = None  # the client process, if it is not the engine's
 
     precision: str
-    details: dict[str, str] = field(default_factory=dict)  # its version and what it computes with
+    details: dict[str, str] = field(default_factory=dict)  # version, instructions and kernels
 
     def configure(self, **settings):
-        """Makes the next calls run with these settings; any that is not given is as it was."""
+        """Sets these settings for the next calls; others are unchanged."""
 
     def generate(self, prompts: list[list[int]], new_tokens: int):
-        """New tokens of each prompt; and seconds from the call to the last of all."""
+        """New tokens of each prompt, and seconds from the call to the last token."""
         raise NotImplementedError
 
     def pass_seconds(self, context: int, rows: int, repeats: int) -> float | None:
-        """One pass of several new rows behind a context, all read; None where there is no such."""
+        """Seconds of a pass of several rows after a context, with logits of all; None if unsupported."""
         return None
 
     def close(self):
@@ -68,7 +67,7 @@ THREADS = sorted({cores(), (cores() + 1) // 2}, reverse=True)
 
 
 def import_from(folder: Path) -> None:
-    """Makes what scripts/setup has put into `folder` importable."""
+    """Makes packages of scripts/setup in `folder` importable."""
     if not folder.exists():
         raise SystemExit(f"{folder} is missing: run scripts/setup --{folder.name}")
     if str(folder) not in sys.path:
@@ -76,7 +75,7 @@ def import_from(folder: Path) -> None:
 
 
 def converted(source: Path, name: str, make) -> Path:
-    """CONVERTED/<model>-<name>, made by make(source, path) when it is missing."""
+    """CONVERTED/<model>-<name>, created by make(source, path) if missing."""
     path = CONVERTED / f"{source.name}-{name}"
     if not path.exists():
         CONVERTED.mkdir(parents=True, exist_ok=True)
@@ -89,16 +88,16 @@ def converted(source: Path, name: str, make) -> Path:
 
 
 class Tandem(Engine):
-    """Our server in a process of its own, asked over gRPC: each prompt a stream of its own.
+    """Tandem's server in a separate process, over gRPC, one stream per prompt.
 
-    By a client in C++: one in Python would take a fifth of a small machine from the server.
+    The client is in C++, as one in Python would use a fifth of a small machine.
     """
 
     PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
     def __init__(self, source: Path, precision: str):
         super().__init__(precision)
-        from bench.peers import machine, serving
+        from measure import machine, serving
 
         name = source.name
         self.stack = contextlib.ExitStack()
@@ -115,7 +114,7 @@ class Tandem(Engine):
 
     def generate(self, prompts, new_tokens):
         ids = (",".join(map(str, prompt)) for prompt in prompts)
-        with contextlib.suppress(BrokenPipeError):  # it has ended
+        with contextlib.suppress(BrokenPipeError):  # the process has ended
             print(new_tokens, *ids, sep=";", file=self.asked.stdin, flush=True)
         answer = self.asked.stdout.readline().rstrip()
         if not answer:
@@ -132,7 +131,7 @@ class Tandem(Engine):
 
 
 class Transformers(Engine):
-    """In PyTorch. int8: its dynamically quantized linear layers (FBGEMM or oneDNN)."""
+    """Transformers on PyTorch. int8: dynamically quantized linear layers (FBGEMM or oneDNN)."""
 
     OPTIONS = {
         "threads": THREADS,
@@ -174,7 +173,7 @@ class Transformers(Engine):
         config = self.transformers.GenerationConfig(
             do_sample=False,
             max_new_tokens=new_tokens,
-            eos_token_id=None,  # so no time goes into looking for the end
+            eos_token_id=None,  # avoids the search for the end token
             pad_token_id=0,
             decoder_start_token_id=self.first,
             cache_implementation=self.cache,
@@ -189,7 +188,7 @@ class Transformers(Engine):
         return self.new_tokens_of(out, ids.shape[1]).tolist(), time.perf_counter() - start
 
     def new_tokens_of(self, out, width: int):
-        """Of what generate() returns for prompts of `width` tokens."""
+        """New tokens of generate()'s result for prompts of `width` tokens."""
         return out[:, width:]
 
     def pass_seconds(self, context, rows, repeats):
@@ -282,7 +281,7 @@ class CTranslate2(Engine):
 
 
 class LlamaCpp(Engine):
-    """llama.cpp through its C interface, with a pool of threads that stays, as its own programs do."""
+    """llama.cpp by its C interface, with a persistent thread pool, as its programs have."""
 
     OPTIONS = {
         "threads": THREADS,
@@ -290,7 +289,7 @@ class LlamaCpp(Engine):
         "kv": ["f16", "f32"],
         "one_kv_buffer": [False, True],  # for all sequences
         "poll": [50, 100, 0],  # how eagerly its threads wait, per cent
-        "repack": [True, False],  # of weights, at load
+        "repack": [True, False],  # of the weights, at load
     }
     PRECISIONS = ("fp32", "bf16", "fp16", "int8")
     TYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0"}
@@ -322,7 +321,7 @@ class LlamaCpp(Engine):
         }
 
     def instructions(self) -> str:
-        """What it was compiled for and finds here, of "CPU : SSE3 = 1 | AVX = 0 | ..."."""
+        """Its instruction sets, from "CPU : SSE3 = 1 | AVX = 0 | ..."."""
         parts = self.api.llama_print_system_info().decode().replace("CPU :", "").split("|")
         return ", ".join(p.split("=")[0].strip() for p in parts if p.strip().endswith("= 1"))
 
@@ -363,7 +362,7 @@ class LlamaCpp(Engine):
         self.attach(s["threads"], s["poll"])
 
     def attach(self, threads: int, poll: int):
-        """Without a pool of its own a context starts and joins threads for every call."""
+        """Attaches a thread pool; otherwise each call starts and joins threads."""
         llama = ctypes.CDLL(str(next(self.libraries("libllama.so"))))
         ggml = ctypes.CDLL(str(next(self.libraries("libggml-base.so"))))
         cpu = ctypes.CDLL(str(next(self.libraries("libggml-cpu.so"))))
@@ -383,7 +382,7 @@ class LlamaCpp(Engine):
         return (Path(self.api.__file__).parent / "lib").glob(name)
 
     def decode(self, tokens, positions, sequences, wanted) -> np.ndarray:
-        """One llama_decode; logits of the rows that are wanted. [rows, vocabulary]"""
+        """One llama_decode; logits [rows, vocabulary] of the wanted rows."""
         n, b = len(tokens), self.batch
         b.n_tokens = n
         for i in range(n):
@@ -400,7 +399,7 @@ class LlamaCpp(Engine):
         self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
 
     def read(self, prompts) -> list[int]:
-        """Prompts into the caches, as many whole ones a call as fit; the first new tokens."""
+        """Prefills the caches, as many prompts per call as fit; returns the first new tokens."""
         n, first = len(prompts[0]), []
         each = max(1, self.BATCH // n)
         for start in range(0, len(prompts), each):
@@ -441,8 +440,8 @@ class LlamaCpp(Engine):
 
 
 class OpenVino(Engine):
-    """OpenVINO GenAI on a GGUF file. `precision` is its pipeline: "batching" or "plain"; its reader is
-    chosen by GGUF_READER in the environment."""
+    """OpenVINO GenAI on a GGUF file. `precision` is its pipeline, "batching" or "plain". The environment
+    variable GGUF_READER selects its reader."""
 
     PRECISIONS = ("batching", "plain")
 
@@ -494,7 +493,7 @@ class PoolParams(ctypes.Structure):
 
 
 class Captured:
-    """What libraries write to the standard error's file descriptor meanwhile, as `lines`."""
+    """Captures the writes of libraries to the file descriptor of standard error, as `lines`."""
 
     def __enter__(self):
         sys.stderr.flush()
@@ -518,7 +517,7 @@ Q8_0 = 34 / 32  # bytes of a weight: blocks of 32 with a scale in 16 bits
 
 
 def bytes_per_weight(engine: str, precision: str) -> float:
-    """Of matrices. Scales of whole rows are left out."""
+    """Bytes per weight of matrices, without scales of whole rows."""
     if engine == "LlamaCpp" and precision == "int8":
         return Q8_0
     return {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}[precision]

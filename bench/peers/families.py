@@ -1,17 +1,14 @@
-"""Every family's shape beside Transformers and CTranslate2: milliseconds per token, one stream.
+"""Compares model families with Transformers and CTranslate2: milliseconds per token, one stream.
 
     scripts/bench_models --families [--models M ...] [--quick] [--prepare] [--write]
 
-T5, GPT-2 and Falcon in sizes that people run, with random weights in fp32 that are made on the fly (and
-kept, with what CTranslate2 converts, in TANDEM_HOME/benchmark: --prepare makes them and ends). --quick
-has two layers of each, one turn and no trials: whether it all runs, not how fast. An engine
-is measured alone, in a process of its own, and ended before the next one starts; they take turns. What
-is counted is decoding: a call for all tokens less one for the first, as in whole_model.py.
+T5, GPT-2 and Falcon in common sizes, with random weights in fp32. --prepare only creates the weights
+and CTranslate2's conversions in TANDEM_HOME/benchmark. --quick has two layers, one turn and no trials,
+to check that all engines run. Engines take turns, each in a separate process that ends before the next
+one starts. Only decoding counts: a call for all tokens less one for the first, as in whole_model.py.
 """
 
-import argparse
 import contextlib
-import datetime
 import json
 import shutil
 import statistics
@@ -20,12 +17,13 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.peers import machine
+from bench.peers import cli
 from bench.peers.engines import THREADS, CTranslate2, Tandem, Transformers
-from bench.peers.models import HOME, ROOT, prompts
-from bench.peers.report import put, table
+from bench.peers.models import prompts
 from bench.peers.whole_model import Contender, choose
 from bench.peers.worker import Failed, Refused
+from measure.paths import HOME, ROOT
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "models.md"
 GOAL = 1.15
@@ -34,7 +32,7 @@ PROMPT, TRIAL_NEW = 64, 8
 
 @dataclass(frozen=True)
 class Length:
-    """Of what is measured of each engine; `trial`: whether a peer's settings are tried first."""
+    """Size of a measurement; `trial`: selects a peer's settings first."""
 
     new: int = 32
     turns: int = 3
@@ -46,13 +44,13 @@ QUICK_LAYERS = 2
 
 
 class EncoderTransformers(Transformers):
-    """What the base does, of a model whose prompt is a source."""
+    """Transformers with an encoder-decoder model."""
 
     OPTIONS = {"threads": THREADS, "cache": ["dynamic", "static"]}
     LOADER = "AutoModelForSeq2SeqLM"
 
     def new_tokens_of(self, out, width):
-        return out[:, 1:]  # behind the decoder's start token
+        return out[:, 1:]  # after the decoder's start token
 
 
 class DecoderTransformers(Transformers):
@@ -64,7 +62,7 @@ class DecoderCTranslate2(CTranslate2):
 
 
 class EncoderCTranslate2(DecoderCTranslate2):
-    """Its Translator, which reads sources."""
+    """CTranslate2's Translator, for encoder-decoder models."""
 
     LOADER = "Translator"
 
@@ -74,7 +72,7 @@ class EncoderCTranslate2(DecoderCTranslate2):
         results = self.generator.translate_batch(
             words,
             max_decoding_length=new_tokens,
-            min_decoding_length=new_tokens,  # so that an end of text does not end it
+            min_decoding_length=new_tokens,  # an end token does not stop it
             beam_size=1,
             sampling_topk=1,
             max_batch_size=0,
@@ -86,7 +84,7 @@ class EncoderCTranslate2(DecoderCTranslate2):
 
 @dataclass(frozen=True)
 class Family:
-    """`config`: of a Transformers class, by its name and arguments."""
+    """`kind` and `arguments`: configuration class of Transformers and its arguments."""
 
     kind: str
     arguments: dict
@@ -100,7 +98,7 @@ class Family:
     def shallow(self) -> "Family":
         """The same with QUICK_LAYERS layers."""
         fewer = {"num_layers", "n_layer", "num_hidden_layers"} & set(self.arguments)
-        names = fewer or {"n_layer"}  # GPT-2's number is its configuration's default
+        names = fewer or {"n_layer"}  # GPT-2 has its number by default
         return replace(self, arguments=self.arguments | dict.fromkeys(names, QUICK_LAYERS))
 
 
@@ -128,7 +126,7 @@ FAMILIES = {
 
 
 def random_weights(name: str, quick: bool = False) -> Path:
-    """A Hugging Face directory; its tokenizer is code-large's, filled up with tokens of no text."""
+    """A Hugging Face directory. Its tokenizer is that of code-large, padded with unused tokens."""
     family = FAMILIES[name].shallow() if quick else FAMILIES[name]
     folder = HOME / "benchmark" / (f"{name}-quick" if quick else name)
     if (folder / "tokenizer.json").exists():
@@ -158,7 +156,7 @@ def random_weights(name: str, quick: bool = False) -> Path:
 
 
 def milliseconds(one: Contender, settings: dict, source, length: Length) -> list[float]:
-    """Of a decoded token, turn by turn, each on a prompt of its own."""
+    """Milliseconds per decoded token of each turn; every turn has another prompt."""
     one.set(settings)
     one.warm([next(source)])
     found = []
@@ -170,7 +168,7 @@ def milliseconds(one: Contender, settings: dict, source, length: Length) -> list
 
 
 def measure(name: str, length: Length) -> dict[str, list[float]]:
-    """Milliseconds per token by engine; an engine that refuses the model is left out and told of."""
+    """Milliseconds per token by engine; an engine that refuses the model is omitted, with a message."""
     folder = random_weights(name, quick=length == QUICK)
     source = prompts(PROMPT, start=3)
     found: dict[str, list[float]] = {}
@@ -198,33 +196,28 @@ def line(name: str, found: dict[str, list[float]]) -> list[str]:
     peers = {e: statistics.median(found[e]) for e in engines[1:] if e in found}
     both = peers and found.get("Tandem")
     ratio = min(peers.values()) / statistics.median(found["Tandem"]) if both else None
-    told = "-" if ratio is None else f"**{ratio:.2f}**" + ("" if ratio >= GOAL else " (missed)")
-    return [name, *(cell(e) for e in engines), told]
+    verdict = "-" if ratio is None else f"**{ratio:.2f}**" + ("" if ratio >= GOAL else " (missed)")
+    return [name, *(cell(e) for e in engines), verdict]
 
 
-def page(
-    results: dict[str, dict[str, list[float]]], conditions: list[list[str]], length: Length
-) -> str:
+def page(results: dict[str, dict[str, list[float]]], conditions: str, length: Length) -> str:
     head = ["shape", "Tandem, ms", "Transformers, ms", "CTranslate2, ms", "best peer / Tandem"]
     return f"""Median of {length.turns} turns of {length.new} tokens, minimum and maximum in parentheses; context {PROMPT} tokens.
 
 {table(head, [line(name, found) for name, found in results.items()])}
 
-{table(["condition", ""], conditions)}
+{conditions}
 """
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE)
     parser.add_argument("--models", nargs="+", choices=sorted(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--quick", action="store_true", help="two layers of each, one turn")
-    parser.add_argument("--prepare", action="store_true", help="only make what is measured")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--prepare", action="store_true", help="only create the weights")
     args = parser.parse_args(arguments)
     if args.quick and args.write:
-        parser.error(
-            "--quick: its figures are of no model that people run; allowed: without --write"
-        )
+        parser.error("--write: true; allowed: without --quick")
     if args.prepare:
         for name in args.models:
             folder = random_weights(name, args.quick)
@@ -234,32 +227,16 @@ def main(arguments: list[str] | None = None) -> None:
                 except (Refused, Failed) as error:
                     print(f"{name}: {error}", file=sys.stderr)
         return
-    busy = [machine.load_before(args.write)]
+    run = cli.Run("scripts/bench_models --families", arguments, args.write)
     started = time.monotonic()
     length = QUICK if args.quick else Length()
     results = {name: measure(name, length) for name in args.models}
-    busy.append(machine.load())
-    told = "scripts/bench_models --families " + " ".join(arguments or sys.argv[1:])
-    text = page(
-        results,
-        [
-            ["command", f"`{told.strip()}`"],
-            ["commit", machine.commit(ROOT)],
-            ["date", f"{datetime.date.today()}, {(time.monotonic() - started) / 60:.0f} minutes"],
-            [
-                "processor",
-                f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
-            ],
-            ["machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)],
-        ],
-        length,
-    )
-    print(text)
-    if args.write:
-        put(PAGE, "families", text)
+    minutes = f"{(time.monotonic() - started) / 60:.0f} minutes"
+    text = page(results, run.conditions(more=[("duration", minutes)]), length)
+    cli.publish(text, args.write, PAGE, "families")
 
 
 if __name__ == "__main__":
-    from bench.peers import families  # workers look for the engines by their module's name
+    from bench.peers import families  # workers import the engines by module name
 
     families.main()

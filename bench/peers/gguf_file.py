@@ -1,7 +1,6 @@
-"""A Llama checkpoint of Hugging Face as a GGUF file, so that llama.cpp runs the same weights.
+"""Writes a Llama checkpoint of Hugging Face as a GGUF file, so that llama.cpp runs the same weights.
 
-Without a vocabulary: the benchmarks feed token ids. Only what llama.cpp needs of the plain Llama
-architecture is written.
+The file has no vocabulary, as the benchmarks use token ids, and only the metadata that llama.cpp needs.
 """
 
 from pathlib import Path
@@ -20,7 +19,7 @@ TYPES = {
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of a query or key projection in the order of llama.cpp's rotary embedding.
+    """Reorders rows of a query or key projection for llama.cpp's rotary embedding.
 
     Hugging Face rotates dimension i with i + half, llama.cpp 2i with 2i + 1. weight: [heads * dim,
     hidden].
@@ -53,7 +52,7 @@ def write(source: Path, target: Path, kind: str) -> None:
     out.add_tokenizer_model("no_vocab")
 
     def matrix(name: str, value: np.ndarray) -> None:
-        # A width that Q8_0's blocks of 32 don't divide stays as it is.
+        # Widths that are no multiple of Q8_0's block of 32 are not quantized.
         use = TYPES[kind] if kind != "Q8_0" or value.shape[1] % 32 == 0 else TYPES["F16"]
         out.add_tensor(name, gguf.quants.quantize(value, use), raw_dtype=use)
 

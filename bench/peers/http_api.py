@@ -6,8 +6,6 @@ tandem-server with a fake device serves the readers of bench/http_load.cpp over 
 new process for each turn. Tokens are counted by the server's metrics.
 """
 
-import argparse
-import datetime
 import statistics
 import subprocess
 import sys
@@ -16,10 +14,10 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from bench.peers import cli
 from bench.peers.streams import cpu_seconds, running
+from measure.paths import ROOT
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "serving.md"
 TOKENS = "tandem_generated_tokens_total"
@@ -93,7 +91,7 @@ def spread(values: list[float], digits: int) -> str:
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
 
 
-def markdown(results: dict, args, conditions: dict[str, str]) -> str:
+def markdown(results: dict, args, conditions: str) -> str:
     rows = []
     for (pace, streams), apis in results.items():
         cpus = {name: statistics.median(t.cpu for t in turns) for name, turns in apis.items()}
@@ -112,28 +110,24 @@ def markdown(results: dict, args, conditions: dict[str, str]) -> str:
             )
     head = ["pace", "streams", "API", "tokens/s", "server CPU, µs per token"]
     main = table([*head, "ratio", "tokens per message"], rows)
-    facts = "\n".join(f"| {name} | {value} |" for name, value in conditions.items())
     return f"""{main}
 
 Medians of {args.repeats} turns of {args.seconds:.0f} s, minimum and maximum in parentheses. A request has a prompt of 16 tokens and
 generates {args.new_tokens}.
 
-| condition | |
-|---|---|
-{facts}
+{conditions}
 """
 
 
 def main(arguments=None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 200])
-    parser.add_argument("--new-tokens", type=int, default=256, help="of a request")
-    parser.add_argument("--seconds", type=float, default=5, help="that are measured")
+    parser.add_argument("--new-tokens", type=int, default=256, help="new tokens of a request")
+    parser.add_argument("--seconds", type=float, default=5, help="measured time of a turn")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--write", action="store_true", help="into docs/reports/serving.md")
     args = parser.parse_args(arguments)
-    busy = machine.load_before(args.write)
+    run = cli.Run("scripts/bench_http", arguments, args.write)
     results = {}
     for pace, pass_seconds in PACES:
         for streams in args.streams:
@@ -142,18 +136,8 @@ def main(arguments=None) -> int:
                 for name, api, own in APIS:
                     apis[name].append(turn(args, api, own, streams, pass_seconds))
                     print(pace, streams, name, apis[name][-1], file=sys.stderr)
-    command = f"`scripts/bench_http {' '.join(arguments or sys.argv[1:])}`".replace(" `", "`")
-    conditions = {
-        "command": command,
-        "commit": machine.commit(ROOT),
-        "date": datetime.date.today().isoformat(),
-        "processor": f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
-        "machine busy before and after": f"{busy:.0%}, {machine.load():.0%}",
-    }
-    text = markdown(results, args, conditions)
-    print(text)
-    if args.write:
-        put(PAGE, "http and grpc", text)
+    text = markdown(results, args, run.conditions())
+    cli.publish(text, args.write, PAGE, "http and grpc")
     return 0
 
 

@@ -1,20 +1,19 @@
-"""What the benchmarks run: a directory per model, and prompts."""
+"""Models and prompts of the benchmarks."""
 
 import argparse
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-HOME = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem"))
+from measure.paths import HOME, ROOT
+
 VOCABULARY = 16384
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama with random weights. The name says how many parameters, about."""
+    """A Llama with random weights; its name has the approximate number of parameters."""
 
     hidden: int
     intermediate: int
@@ -33,8 +32,7 @@ RANDOM = {
 def random_llama(name: str = "llama-110m") -> Path:
     """A Hugging Face directory with a Llama of random weights in float32.
 
-    Its tokenizer is that of code-large, whose vocabulary is filled up with tokens that no text
-    contains. Made once, and kept in TANDEM_HOME.
+    Its tokenizer is that of code-large, padded with unused tokens. Cached in TANDEM_HOME.
     """
     folder = HOME / "benchmark" / name
     if (folder / "tokenizer.json").exists():
@@ -72,7 +70,7 @@ def random_llama(name: str = "llama-110m") -> Path:
 
 
 def random_masks(model: Path, masks: int = 3, prompts: int = 16) -> Path:
-    """BiTA's masks for a model, of random numbers: for what their rows cost, not what they say."""
+    """Random BiTA masks for a model, to measure the cost of their rows."""
     folder = HOME / "benchmark" / f"{model.name}-masks"
     if not (folder / "adapter.safetensors").exists():
         from tuning import adapter_file, frozen_model
@@ -85,7 +83,7 @@ def random_masks(model: Path, masks: int = 3, prompts: int = 16) -> Path:
 
 
 def multiplied_weights(folder: Path) -> int:
-    """Weights that one token of a Llama is multiplied with: all matrices but the embedding."""
+    """Weights of a Llama that one token uses: all matrices except the embedding."""
     c = json.loads((folder / "config.json").read_text())
     hidden, layers = c["hidden_size"], c["num_hidden_layers"]
     queries = c["num_attention_heads"] * head_size(c) * hidden
@@ -94,7 +92,7 @@ def multiplied_weights(folder: Path) -> int:
 
 
 def kept_numbers(folder: Path) -> int:
-    """Numbers that a Llama keeps of each token: keys and values of all layers."""
+    """Numbers per token in the KV cache of a Llama."""
     c = json.loads((folder / "config.json").read_text())
     return c["num_hidden_layers"] * 2 * c["num_key_value_heads"] * head_size(c)
 
@@ -104,14 +102,13 @@ def head_size(config: dict) -> int:
 
 
 def shipped_masks(name: str, model: Path) -> Path:
-    """BiTA's masks of models/ for this model, or random ones."""
+    """The BiTA masks of this model in models/, or random ones."""
     shipped = ROOT / "models" / f"{name}-bita"
     return shipped if shipped.exists() else random_masks(model)
 
 
 def directories(names: list[str]) -> dict[str, Path]:
-    """Where these models are: one of RANDOM, a folder in models/, or a GGUF file that scripts/models
-    has fetched."""
+    """Paths of models: one of RANDOM, a folder in models/, or a GGUF file of scripts/models."""
     return {name: directory(name) for name in names}
 
 
@@ -123,10 +120,10 @@ def directory(name: str) -> Path:
 
 
 def prompts(tokens: int, start: int = 0):
-    """Endless prompts of so many token ids: pieces of the standard library, no two the same.
+    """Yields distinct prompts of `tokens` token ids from the standard library.
 
-    Nor do they begin alike, so that a prefix cache finds nothing; neither with another `start` that
-    differs by anything but a multiple of 37.
+    No two have a common prefix, so the prefix cache has no hits. The same holds for prompts of another
+    `start`, unless the two differ by a multiple of 37.
     """
     from transformers import AutoTokenizer
 

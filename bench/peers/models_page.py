@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers.engines import SHOWN, bytes_per_weight
-from bench.peers.report import folded, table
+from measure.report import folded, table
 
 WIDTH_NAMES = {"32": "32 bit", "16": "16 bit", "8": "8 bit"}
-# Decoding, ours over the best peer of equal width, by (width, streams).
+# Goals: decoding speed over that of the best peer of equal width, by (width, streams).
 GOALS = {
     ("32", 1): 1.15,
     ("16", 1): 1.6,
@@ -18,12 +18,12 @@ GOALS = {
     ("16", 8): 1.5,
     ("8", 8): 1.5,
 }
-PASS_ROWS, PASS_GOAL = 8, 1.35  # fp32: a pass of so many rows, in times of one row
+PASS_ROWS, PASS_GOAL = 8, 1.35  # fp32: time of a pass of this many rows, relative to one row
 TYPES = {"LlamaCpp": {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0"}}
 
 
 def engine_name(kind: str, precision: str) -> str:
-    """As the page calls it: "llama.cpp Q8_0"."""
+    """Name on the page, such as "llama.cpp Q8_0"."""
     return f"{SHOWN.get(kind, kind)} {TYPES.get(kind, {}).get(precision, precision)}"
 
 
@@ -38,8 +38,8 @@ def kind_and_precision(name: str) -> tuple[str, str]:
 def rates(case: dict, name: str, whole: bool = False) -> list[float]:
     """Tokens per second of each turn, all streams together.
 
-    Decoding: all but the first tokens, in the time of the call less the median time of a call for
-    the first ones alone. Whole: all, in the time of the call.
+    Decoding: all tokens except the first, in the time of the call less the median time of a call for the
+    first tokens only. Otherwise all tokens, in the time of the call.
     """
     streams, new = case["streams"], case["new_tokens"]
     runs = case["runs"][name]
@@ -55,7 +55,7 @@ def rate(case: dict, name: str, whole: bool = False) -> float:
 
 @dataclass
 class Part:
-    """A model at a width: the JSON that whole_model.measure() wrote, and its profile's lines."""
+    """A model at a width: the JSON of whole_model.measure(), and its profile."""
 
     result: dict
     profile: dict = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Part:
         return statistics.median(case["probes"])
 
     def bandwidth(self, case: dict, name: str) -> float:
-        """Bytes of weights per second that one stream's decoding reads."""
+        """Bytes of weights that one stream reads per second."""
         return (
             self.result["weights"] * bytes_per_weight(*kind_and_precision(name)) * rate(case, name)
         )
@@ -109,7 +109,7 @@ class Part:
 
 
 def spread(figures: list[float]) -> str:
-    """Median, smallest and largest; whole numbers where those say enough."""
+    """Median, minimum and maximum, as integers if these are precise enough."""
     middle = statistics.median(figures)
     digits = 0 if middle >= 100 else 1
     return f"{middle:,.{digits}f} ({min(figures):,.{digits}f}-{max(figures):,.{digits}f})"
@@ -209,7 +209,7 @@ def pass_table(parts: list[Part]) -> str:
 
 
 def profile_text(parts: list[Part]) -> str:
-    """Parts of our own step, for each part that missed a goal."""
+    """Parts of Tandem's step, for each part that missed a goal."""
     sections = []
     for part in parts:
         missed = [c["streams"] for c in part.cases() if not part.met(c)]
@@ -239,7 +239,7 @@ def profile_text(parts: list[Part]) -> str:
 
 
 def read_by_step(part: Part, columns: list[str]) -> str:
-    """What bench_step's steps read at least."""
+    """Bytes that a step of bench_step reads at least."""
     kind, precision = kind_and_precision(part.ours)
     weights = part.result["weights"] * bytes_per_weight(kind, precision)
     kept = part.profile["kept_bytes"] * 256
@@ -252,7 +252,7 @@ def read_by_step(part: Part, columns: list[str]) -> str:
 
 
 def step_fact(part: Part, case: dict, totals: dict[str, float]) -> str:
-    """What one step takes in the server, in bench_step, and at the speed of memory."""
+    """Time of a step in the server, in bench_step, and at memory bandwidth."""
     streams = case["streams"]
     column = {1: "1 row", 8: "8 sequences"}.get(streams)
     if column not in totals:
@@ -320,7 +320,7 @@ def conditions_table(parts: list[Part]) -> str:
 
 
 def versions_table(parts: list[Part]) -> str:
-    """A line for each engine; what differs between precisions is joined."""
+    """A line per engine; values that differ between precisions are joined."""
     found: dict[str, dict[str, list[str]]] = {}
     for part in parts:
         for name, details in part.result["details"].items():
@@ -360,7 +360,7 @@ def refused_text(parts: list[Part]) -> str:
 
 
 def page(parts: list[Part], missing: list[str] = ()) -> str:
-    """The page; `missing` names what was not measured."""
+    """The page; `missing` names the parts that were not measured."""
     if not parts:
         return "Not measured.\n"
     c = parts[0].result["conditions"]

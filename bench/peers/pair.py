@@ -1,16 +1,13 @@
-"""How fast pairs decode when their models agree as often as asked, beside what their passes allow.
+"""Measures decoding with pairs of models at a given agreement, and compares it with the ideal speed.
 
     scripts/bench_pair [--write] [--check]
 
-bench_pair (bench/pair_bench.cpp) runs real models through the real scheduler and replaces what they
-answer by a script, so that the small one agrees with the large one at a given share of positions.
-Autoregressive decoding and the methods take turns on the same texts. Beside the measured speed-up
-stands the ideal one: the same passes at the mean cost that the device spent on a pass of that size
-in this run, and not a microsecond between them.
+bench_pair (bench/pair_bench.cpp) runs real models through the scheduler and replaces their outputs by
+a script, so that the small model agrees with the large one at a given share of positions.
+Autoregressive decoding and the methods take turns on the same texts. The ideal speed-up counts the same
+passes, each at the mean device time of a pass of its size in this run, without time between them.
 """
 
-import argparse
-import datetime
 import json
 import statistics
 import subprocess
@@ -18,29 +15,31 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import ROOT, directory, shipped_masks
-from bench.peers.report import put, table
+from bench.peers import cli
+from bench.peers.models import directory, shipped_masks
+from measure import machine
+from measure.paths import ROOT
+from measure.report import table
 
 PAIRS = {
     "code-large + code-small": ("code-large", "code-small"),
     "llama-350m + llama-25m": ("llama-350m", "llama-25m"),
     "llama-110m + llama-25m": ("llama-110m", "llama-25m"),
-    # With itself, as it has no smaller one: for what BiTA's rows cost on 4-bit blocks.
+    # Without a smaller model: measures the cost of BiTA rows on 4-bit blocks.
     "smollm2-135m + itself": ("smollm2-135m", "smollm2-135m"),
 }
 WRITTEN = list(PAIRS)[:2]
-# How often the candidates of BiTA's masks are right where those before them were, best first: about
-# what models/code-large-bita comes to on held-out text.
+# Acceptance of candidates by mask, given that the previous ones were accepted; about that of
+# models/code-large-bita on held-out text.
 MASK_RATES = "0.49:0.12:0.06:0.04:0.02,0.45:0.11:0.06:0.04:0.02,0.45:0.11:0.06:0.04:0.02"
-TREES = (19, 28, 40, 64)  # rows of BiTA's larger ones, whose cost is told too
+TREES = (19, 28, 40, 64)  # rows of larger BiTA trees, whose cost is shown too
 PAGE = ROOT / "docs" / "reports" / "tandem_decoding.md"
 BITA_PAGE = PAGE.with_name("bita.md")  # with --masks
 AUTOREGRESSIVE = "autoregressive"
-# What --check wants: of every method, and of a pair's best method at an agreement of 0.9.
+# Goals of --check: of every method, and of a pair's best method at an agreement of 0.9.
 SHARE_OF_IDEAL = 0.85
 SPEEDUP_AT = 0.9
-SPEEDUP = {"llama-350m + llama-25m": 2.0}  # the demo pair's passes do not allow for it
+SPEEDUP = {"llama-350m + llama-25m": 2.0}  # not reachable with the passes of the demo pair
 
 
 @dataclass
@@ -52,8 +51,8 @@ class Line:
     speedups: list[float]  # over autoregressive decoding, by turn
     ideal: float
     tokens_per_second: float
-    kept: float  # draft tokens of a verification that stay, mean
-    drafted: float  # draft tokens of a verification, mean
+    kept: float  # mean accept length
+    drafted: float  # mean draft tokens per verification
 
     @property
     def speedup(self) -> float:
@@ -61,13 +60,13 @@ class Line:
 
     @property
     def share(self) -> float:
-        """Of the ideal speed-up."""
+        """Share of the ideal speed-up."""
         return self.speedup / self.ideal
 
 
 @dataclass
 class Result:
-    """A pair's lines, and the mean milliseconds of a pass by its model and rows."""
+    """Lines of a pair, and mean milliseconds of a pass by model and rows."""
 
     name: str
     parameters: tuple[int, int]
@@ -77,21 +76,21 @@ class Result:
 
 
 def ideal_seconds(passes: list, cost: dict[tuple[str, int], float]) -> float:
-    """passes: [model, rows, how many]; cost: mean seconds of such a pass."""
+    """passes: [model, rows, count]; cost: mean seconds of such a pass."""
     return sum(cost[model, rows] * count for model, rows, count in passes)
 
 
 def draft_lengths(turn: dict) -> tuple[int, int, int]:
-    """(verifications, draft tokens kept, rows that the large model ran after the prompt)."""
+    """(verifications, accepted draft tokens, rows of the large model after the prompt)."""
     lengths = turn["accept_lengths"]
     rows = sum(rows * count for model, rows, count in turn["passes"] if model == "large")
     return sum(lengths), sum(kept * count for kept, count in enumerate(lengths)), rows
 
 
 def evaluate(name: str, measured: dict) -> Result:
-    """Speed-ups and their ideals, of what bench_pair printed."""
+    """Measured and ideal speed-ups from the output of bench_pair."""
     cost = {(p["model"], p["rows"]): p["mean_seconds"] for p in measured["passes"]}
-    decoded = measured["new_tokens"] - 1  # behind the first one
+    decoded = measured["new_tokens"] - 1  # after the first one
     cases = {(case["agreement"], case["method"]): case["turns"] for case in measured["cases"]}
     lines, rates = [], []
     for (agreement, method), turns in cases.items():
@@ -129,7 +128,7 @@ def evaluate(name: str, measured: dict) -> Result:
 
 
 def shortfalls(result: Result) -> list[str]:
-    """What --check holds against a result; empty: nothing."""
+    """Missed goals of --check."""
     found = [
         f"{result.name}, {line.method} at {line.agreement}: {line.share:.0%} of the ideal"
         for line in result.lines
@@ -179,35 +178,33 @@ Mean device time of a pass in milliseconds, by rows:
 """
 
 
-def sections(results: list[Result], conditions: list[tuple[str, str]], heading: str = "##") -> str:
+def sections(results: list[Result], conditions: str, heading: str = "##") -> str:
     found = "\n".join(section(result, heading) for result in results)
-    return f"{found}\n{table(['condition', ''], [list(pair) for pair in conditions])}\n"
+    return f"{found}\n{conditions}\n"
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE, busy=True)
     parser.add_argument("--pairs", nargs="+", choices=list(PAIRS), default=WRITTEN)
+    parser.add_argument("--masks", action="store_true", help="also BiTA, for bita.md")
     parser.add_argument(
-        "--masks", action="store_true", help="BiTA, too, with shipped or random masks, for bita.md"
+        "--mask-rates", default=MASK_RATES, help="acceptance of candidates, by mask"
     )
-    parser.add_argument("--mask-rates", default=MASK_RATES, help="by mask, of its candidates")
     parser.add_argument("--agreement", default="0.7,0.8,0.9")
-    parser.add_argument("--drafts", default="3,5,8", help="draft tokens of a round")
+    parser.add_argument("--drafts", default="3,5,8", help="draft tokens per round")
     parser.add_argument("--foresight", type=float, default=0.5)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--threads", type=int, default=machine.cores())
     parser.add_argument("--binary", type=Path, default=ROOT / "build/release/bin/bench_pair")
-    parser.add_argument("--write", action="store_true", help="into docs/reports")
-    parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
-    parser.add_argument("--check", action="store_true", help="fail where the goals are missed")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = [machine.load_before(args.write and not args.busy)]
+    run = cli.Run("scripts/bench_pair", arguments, args.write and not args.busy)
     bandwidth = machine.bandwidth()
     results = []
     for name in args.pairs:
@@ -226,34 +223,20 @@ def main(arguments=None) -> int:
             command += ["--masks", masks, "--mask-rates", args.mask_rates]
         measured = json.loads(subprocess.check_output(command, text=True))
         results.append(evaluate(name, measured))
-    busy.append(machine.load())
-    conditions = [
-        ("command", f"`{' '.join(['scripts/bench_pair', *(arguments or sys.argv[1:])])}`"),
-        ("commit", machine.commit(ROOT)),
-        ("date", datetime.date.today().isoformat()),
-        (
-            "processor",
-            f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores, "
-            f"{args.threads} threads, float32 or a file's blocks",
-        ),
+    more = [
         ("memory bandwidth", f"{bandwidth / 1e9:.1f} GB/s"),
-        ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
         ("prompt, new tokens, turns", f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"),
     ]
     if args.masks:
-        page = sections(
-            results, [*conditions, ("candidate acceptance by mask token", args.mask_rates)], "###"
-        )
+        more.append(("candidate acceptance by mask token", args.mask_rates))
     else:
-        page = sections(
-            results,
-            [*conditions, ("disagreements with an unsure small model", f"{args.foresight:.0%}")],
-        )
-    print(page)
-    if args.write and args.masks:
-        put(BITA_PAGE, "scripted masks", page)
-    elif args.write:
-        put(PAGE, "pairs", page)
+        more.append(("disagreements with an unsure small model", f"{args.foresight:.0%}"))
+    conditions = run.conditions(f"{args.threads} threads, float32 or a file's blocks", more)
+    if args.masks:
+        text = sections(results, conditions, "###")
+        cli.publish(text, args.write, BITA_PAGE, "scripted masks")
+    else:
+        cli.publish(sections(results, conditions), args.write, PAGE, "pairs")
     missed = [line for result in results for line in shortfalls(result)]
     for line in missed:
         print(f"below the goal: {line}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Transformers, driven as its own documentation says to make it fast on a CPU."""
+"""Transformers, with the CPU settings that its documentation recommends."""
 
 import time
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to run generate; the benchmark takes the fastest for each case."""
+    """A way to call generate; the fastest counts in each case."""
 
     attention: str
     cache: str
@@ -29,17 +29,17 @@ class Peer:
 
     @torch.inference_mode()
     def generate(self, prompts: list[list[int]], new_tokens: int | list[int], variant: Variant):
-        """New tokens of each prompt, so many or so many each, and seconds taken for all.
+        """New tokens of each prompt, and the seconds of the batch. `new_tokens`: for all or for each prompt.
 
-        As one batch: shorter prompts are padded on the left and masked, and all go on until the
-        longest is done; what goes beyond the number asked for is cut off.
+        Shorter prompts are padded on the left and masked. All run until the longest answer is complete, and
+        excess tokens are dropped.
         """
         wanted = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
         self.model.set_attn_implementation(variant.attention)
         config = GenerationConfig(
             do_sample=False,
             max_new_tokens=max(wanted),
-            eos_token_id=None,  # so no time goes into looking for the end
+            eos_token_id=None,  # avoids the search for the end token
             pad_token_id=0,
             cache_implementation=None if variant.cache == "dynamic" else variant.cache,
         )

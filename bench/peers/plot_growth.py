@@ -1,9 +1,9 @@
-"""Draws what bench_step measured: how a step grows with context, sequences and rows.
+"""Draws measurements of bench_step: time of a step by context, sequences and rows.
 
     build/release/bin/bench_step --csv growth.csv
     python -m bench.peers.plot_growth growth.csv docs/reports/growth.svg
 
-Plain SVG, made of nothing but strings: one panel per table, one line per model.
+Writes SVG: one panel per table, one line per model.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-# Table, title, name of the x axis, and what is drawn of a line's points.
+# Table, title, name of the x axis, and function of the points.
 PANELS = [
     ("context", "Time of a token, relative to a short context", "tokens of context", "relative"),
     ("rows", "A pass of several rows, relative to one", "rows", "relative"),
@@ -37,7 +37,7 @@ def read(path: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
 
 
 def values(points: list[tuple[float, float]], kind: str) -> list[tuple[float, float]]:
-    """What is drawn: times relative to the first one, or steps of x tokens per time, likewise."""
+    """Values to draw: times or tokens per second, relative to the first point."""
     points = sorted(points)
     first_x, first = points[0]
     if kind == "rate":
@@ -46,7 +46,7 @@ def values(points: list[tuple[float, float]], kind: str) -> list[tuple[float, fl
 
 
 def step(top: float) -> float:
-    """A round distance between lines of the grid: about five of them up to `top`."""
+    """A round distance for about five grid lines up to `top`."""
     size = 10 ** math.floor(math.log10(top / 5))
     return next(size * f for f in (1, 2, 5, 10) if top / (size * f) <= 6)
 
@@ -109,8 +109,8 @@ def draw(tables: dict[str, dict[str, list[tuple[float, float]]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("csv", type=Path, help="what bench_step --csv wrote")
-    parser.add_argument("svg", type=Path, help="where the picture goes")
+    parser.add_argument("csv", type=Path, help="output of bench_step --csv")
+    parser.add_argument("svg", type=Path, help="output")
     arguments = parser.parse_args()
     arguments.svg.write_text(draw(read(arguments.csv)))
 

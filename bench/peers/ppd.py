@@ -1,14 +1,12 @@
-"""When PPD pays: its latency on two processors beside Theorem 4.1's and beside more threads.
+"""Compares the latency of PPD on two processors with Theorem 4.1 and with plain decoding on both.
 
     scripts/bench_ppd [--write]
 
-bench_ppd (bench/ppd_bench.cpp) runs real models through the real scheduler on CPU devices with
-pinned threads, and replaces what they answer by a script, so that an early layer's candidates are
-right as often as heads of these models were found to be (docs/reports/ppd.md).
+bench_ppd (bench/ppd_bench.cpp) runs real models through the scheduler on CPU devices with pinned
+threads, and replaces their outputs by a script, so that candidates match at the measured rates of
+trained heads (docs/reports/ppd.md).
 """
 
-import argparse
-import datetime
 import json
 import statistics
 import subprocess
@@ -16,9 +14,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import HOME, ROOT, random_llama
-from bench.peers.report import put, table
+from bench.peers import cli
+from bench.peers.models import random_llama
+from measure.paths import HOME, ROOT
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "ppd.md"
 FIGURE = PAGE.with_suffix(".svg")
@@ -28,8 +27,8 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, and by early layer and draft vocabulary (0: all tokens) how often k = 1 and k = 3
-    candidates are right. Each early layer has the same draft vocabularies."""
+    """A model, and the match rates of k = 1 and k = 3 candidates by early layer and draft vocabulary
+    (0: all tokens). Each early layer has the same draft vocabularies."""
 
     title: str
     path: Path
@@ -37,7 +36,7 @@ class Subject:
     dtype: str = "auto"
 
     def arguments(self) -> list[str]:
-        """What bench_ppd takes: ranks 2 and 3 share what they have together."""
+        """Arguments of bench_ppd; ranks 2 and 3 have half of their joint rate each."""
         exits = sorted({exit_layer for exit_layer, _ in self.rates})
         vocabularies = sorted({ids for _, ids in self.rates})
         rates = []
@@ -55,9 +54,8 @@ class Subject:
 
 
 def subjects() -> dict[str, Subject]:
-    """SmolLM2 at the rates of its own heads, among all tokens and among frequent ones; a shape of
-    350 million weights, whose vocabulary is small, at the paper's rates of Vicuna-13B on SQuAD, by
-    the share of layers below."""
+    """SmolLM2 at the match rates of its trained heads, for all and for frequent tokens; a shape of 350 million
+    weights with a small vocabulary at the paper's rates of Vicuna-13B on SQuAD, by share of lower layers."""
     report = json.loads((ROOT / "models/smollm2-135m-heads/training.json").read_text())
     smollm2 = {}
     kinds = {"trained": 0}
@@ -82,7 +80,7 @@ def subjects() -> dict[str, Subject]:
 
 @dataclass
 class Kind:
-    """A kind of round, or a part of one: seconds, measured and by phase."""
+    """A kind of round, or a phase of it: seconds, measured and predicted by phase."""
 
     measured: float
     by_phase: float
@@ -90,8 +88,8 @@ class Kind:
 
 @dataclass
 class Line:
-    """PPD at one early layer with one number of candidates. Times are of a token, in seconds; all
-    but means are medians over rounds, behind matches and misses each for themselves."""
+    """PPD with one early layer and one number of candidates. Times are seconds per token. Except for means they
+    are medians over rounds, separately after matches and misses."""
 
     exit: int
     layers: int  # of the model
@@ -100,13 +98,13 @@ class Line:
     matched: float  # share of rounds
     adopted: float  # of the matches
     measured: float
-    mean: float  # over all rounds of a turn, its median over the turns
-    lower: Kind  # of the mean: main up to the early layer, and reading it
+    mean: float  # mean over the rounds of a turn, median over the turns
+    lower: Kind  # part of the mean: main up to the early layer and its output
     upper: Kind  # main's layers above it
     barrier: float  # waits for workers
     theorem: float  # layers alone
-    with_reads: float  # and what it takes to read the early layer between two passes
-    by_phase: float  # the same, where layers before the reading have the machine to themselves
+    with_reads: float  # also the output of the early layer between two passes
+    by_phase: float  # the same, with layers before that output on an otherwise idle machine
     after_miss: Kind
     after_match: Kind
     alone: float  # autoregressive, on one processor
@@ -123,15 +121,15 @@ def by_case(measured: dict) -> dict[tuple[str, int, int, int], list[dict]]:
 
 
 def median_round(turns: list[dict], kinds=("after_miss", "after_match")) -> float:
-    """Over all rounds of these kinds; 0 without any."""
+    """Mean over all rounds of these kinds; 0 without any."""
     rounds = [seconds for turn in turns for kind in kinds for seconds in turn[kind]]
     return statistics.median(rounds) if rounds else 0
 
 
 @dataclass
 class Times:
-    """Of a layer, of reading the early one between two passes, by draft vocabulary, and of what
-    comes behind the last layer; seconds."""
+    """Seconds of a layer, of the output of the early layer by draft vocabulary, and of the work after the last
+    layer."""
 
     layer: float
     reading: dict[int, float]
@@ -139,8 +137,8 @@ class Times:
 
 
 def times(measured: dict, how: str) -> Times:
-    """Of medians of rounds, a line through the models of all depths. how: "", by itself, or
-    "_beside", while the other processor works."""
+    """Linear fit of the medians of rounds over the models of all depths. how: "" with an idle, "_beside" with a
+    busy second processor."""
     cases = by_case(measured)
     vocabularies = sorted({ids for *_, ids in cases})
     points: list[tuple[int, float]] = []
@@ -161,9 +159,9 @@ def times(measured: dict, how: str) -> Times:
 def line(
     measured: dict, exit_layer: int, candidates: int, ids: int, alone: Times, beside: Times
 ) -> Line:
-    """By Theorem 4.1 with layer times while the other processor worked a match saves the d - e
-    lower layers; with reads, what reading the early layer costs where main has read it; and by
-    phase: up to that reading no worker runs, so what is before it takes what it takes alone."""
+    """Predictions. Theorem 4.1 with layer times under load: a match saves the d - e lower layers. With reads: plus
+    the output of the early layer by main. By phase: no worker runs before that output, so the part before
+    it has unloaded layer times."""
     cases, layers = by_case(measured), measured["layers"]
     turns = cases["ppd", exit_layer, candidates, ids]
     matches = sum(turn["matches"] for turn in turns)
@@ -171,7 +169,7 @@ def line(
     share = rounds[1] / sum(rounds)
     saved = layers - exit_layer
     theorem = (layers - saved * share) * beside.layer + beside.end
-    # After half of the layers a worker has read what main takes over, beside main's own end.
+    # From half of the layers on, a worker computes the output that main adopts, concurrently with main.
     halves = 2 * exit_layer == layers
     reads = 1 - share if halves else 1
     upper = saved * beside.layer + (beside if halves else alone).end
@@ -215,7 +213,7 @@ def line(
 
 
 def evaluate(measured: dict) -> list[Line]:
-    """What bench_ppd printed, case by case."""
+    """Evaluates the output of bench_ppd, case by case."""
     alone, beside = (times(measured, how) for how in ("", "_beside"))
     return [
         line(measured, exit_layer, candidates, ids, alone, beside)
@@ -225,8 +223,8 @@ def evaluate(measured: dict) -> list[Line]:
 
 
 def break_even(scaling: float, share: float) -> float:
-    """The match rate from which PPD beats plain decoding that is `scaling` times as fast on the same
-    processors; `share` of the layers lie above the early one. Over 1: none does."""
+    """Least match rate at which PPD is faster than plain decoding that gains `scaling` from the same processors;
+    `share` of the layers are above the early one. Above 1: never."""
     return max(0.0, (1 - 1 / scaling) / share)
 
 
@@ -247,7 +245,7 @@ def layer_times(measured: dict) -> str:
     return table(["ms", "layer", *reads, "after the last layer"], rows)
 
 
-# What is beside a row's measured time, and how the page calls it.
+# Predictions and their names on the page.
 KINDS = {"theorem": "the theorem", "with_reads": "it with reads", "by_phase": "phases"}
 
 
@@ -348,7 +346,7 @@ Time per layer, and parts of a round (the last columns are means over all rounds
 
 
 def verdict(found: list[tuple[Subject, list[Line]]]) -> str:
-    """How many rows each prediction meets."""
+    """Number of rows within the tolerance of each prediction."""
     rows = [(subject, line) for subject, lines in found for line in lines]
     parts = []
     for kind, name in KINDS.items():
@@ -363,11 +361,11 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 620, 380, 52, 190, 34, 44
 
 @dataclass
 class Panel:
-    """One of the figure's two, from `top` down: axes, and what is drawn into them."""
+    """One of the two panels, from `top` down."""
 
     top: int
     title: str
-    across: str  # what the horizontal axis is
+    across: str  # meaning of the horizontal axis
     x: tuple[float, float]
     y: tuple[float, float]
     out: list[str]
@@ -408,9 +406,9 @@ class Panel:
 
 
 def draw(found: list[tuple[Subject, list[Line]]]) -> str:
-    """Above: speed-up over one device by match rate, the theorem's curves, what was measured, and
-    what plain decoding has of both cores, above which PPD would have to come. Below: the match rate
-    at which it does, by what plain decoding has of the same devices."""
+    """Upper panel: speed-up over one device by match rate: curves of the theorem, measurements, and plain decoding
+    on both cores, which PPD would have to exceed. Lower panel: the match rate at which it does, by the gain of
+    plain decoding from the same devices."""
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{2 * HEIGHT}" '
         f'viewBox="0 0 {WIDTH} {2 * HEIGHT}">',
@@ -451,26 +449,24 @@ def draw(found: list[tuple[Subject, list[Line]]]) -> str:
             if line.draft_vocabulary:
                 point += f", {line.draft_vocabulary}"
             speed.point(line.matched, line.alone / line.measured, point, colour)
-            if not line.draft_vocabulary:  # their rates are nearly those of all tokens
+            if not line.draft_vocabulary:  # with nearly the rates of all tokens
                 need.point(scaling, line.matched, point, colour)
     return "\n".join([*out, "</svg>", ""])
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE, busy=True)
     parser.add_argument("--models", nargs="+", choices=["smollm2", "llama-350m"])
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--binary", type=Path, default=ROOT / "build/release/bin/bench_ppd")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--busy", action="store_true", help="write what a busy machine gave, too")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = [machine.load_before(args.write and not args.busy)]
+    run = cli.Run("scripts/bench_ppd", arguments, args.write and not args.busy)
     known = subjects()
     found, sections = [], []
     for name in args.models or known:
@@ -485,27 +481,13 @@ def main(arguments=None) -> int:
         lines = evaluate(measured)
         sections.append(section(subject, lines, measured))
         found.append((subject, lines))
-    busy.append(machine.load())
-    conditions = [
-        ("command", f"`{' '.join(['scripts/bench_ppd', *(arguments or sys.argv[1:])])}`"),
-        ("commit", machine.commit(ROOT)),
-        ("date", datetime.date.today().isoformat()),
-        (
-            "processor",
-            f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores, "
-            "cpu:0 and cpu:1 with one pinned thread each",
-        ),
-        ("machine busy before and after", ", ".join(f"{b:.0%}" for b in busy)),
-        ("prompt, new tokens, turns", f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"),
-    ]
-    text = (
-        "\n".join(sections)
-        + f"\n{verdict(found)}\n\n"
-        + table(["condition", ""], [list(pair) for pair in conditions])
+    sizes = f"{args.prompt_tokens}, {args.new_tokens}, {args.turns}"
+    conditions = run.conditions(
+        "cpu:0 and cpu:1 with one pinned thread each", [("prompt, new tokens, turns", sizes)]
     )
-    print(text)
+    text = "\n".join(sections) + f"\n{verdict(found)}\n\n{conditions}"
+    cli.publish(text, args.write, PAGE, "measured")
     if args.write:
-        put(PAGE, "measured", text)
         FIGURE.write_text(draw(found))
     return 0
 

@@ -1,21 +1,22 @@
-"""What the prefix cache is worth: time to first token of two requests that begin alike.
+"""Measures the prefix cache: time to first token of two requests with a common prefix.
 
     python -m bench.peers.prefix [--write]
 
-Pairs of prompts of 400 common tokens and 16 of their own, each pair another text, one after the other
-on a server of code-large; a pair with nothing in common stands beside it. The server's own figures:
-time_to_first_token_seconds and cached_tokens of the second request, over the first's.
+Each pair of prompts has 400 common tokens and 16 others and runs sequentially on a server of code-large,
+next to a pair without a common prefix. Figures are time_to_first_token_seconds and cached_tokens of the
+server: those of the second request over those of the first.
 """
 
-import argparse
-import datetime
 import statistics
 import sys
 
-from bench.peers import machine, serving
-from bench.peers.models import ROOT, directories, prompts
-from bench.peers.report import put, spread, table
+from bench.peers import cli
+from bench.peers.models import directories, prompts
+from measure import serving
+from measure.paths import ROOT
+from measure.report import spread, table
 
+PAGE = ROOT / "docs" / "reports" / "serving.md"
 COMMON, OWN, NEW = 400, 16, 32
 
 
@@ -27,12 +28,11 @@ def ask(client, model: str, prompt: list[int]):
 
 
 def main(arguments=None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE)
     parser.add_argument("--model", default="code-large")
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/serving.md")
     args = parser.parse_args(arguments)
-    busy = machine.load_before(args.write)
+    run = cli.Run("python -m bench.peers.prefix", arguments, args.write)
     folders = directories([args.model])
     texts = prompts(COMMON + OWN)
     first, second, strangers, hits, equal = [], [], [], [], 0
@@ -42,7 +42,7 @@ def main(arguments=None) -> int:
             a, b, stranger = next(texts), next(texts), next(texts)
             alone, cached, _ = ask(client, args.model, a)
             assert cached == 0, cached
-            # Again without the beginning of `a` in common: what `second` would be without the cache.
+            # A prompt without the common prefix: the time of `second` without the cache.
             other, cached, _ = ask(client, args.model, stranger)
             assert cached < COMMON // 2, cached
             prompt = a[:COMMON] + b[-OWN:]
@@ -74,17 +74,9 @@ Second over first: **{
         ratio:.2f}** (goal: at most 0.35). Tokens of three pairs against a server with an empty
 cache: {"equal" if equal == args.pairs else "different"}.
 
-| condition | |
-|---|---|
-| command | `python -m bench.peers.prefix --write` |
-| commit | {machine.commit(ROOT)} |
-| date | {datetime.date.today().isoformat()} |
-| processor | {machine.processor()} ({machine.instructions()}), {machine.cores()} cores |
-| machine busy before | {busy:.0%} |
+{run.conditions()}
 """
-    print(text)
-    if args.write:
-        put(ROOT / "docs" / "reports" / "serving.md", "prefix cache", text)
+    cli.publish(text, args.write, PAGE, "prefix cache")
     return 0 if ratio <= 0.35 and equal == args.pairs else 1
 
 

@@ -1,15 +1,13 @@
-"""How long a GGUF file takes until it is served, and the memory that it then has, beside llama.cpp's.
+"""Compares start time and memory of a server with a GGUF file with llama.cpp.
 
     python -m bench.peers.start [MODEL ...] [--llama-server PATH] [--turns 3] [--write]
 
-Each server is started with the file in the page cache and asked for 16 tokens; seconds are until it
-listens (llama.cpp: until it says that it is healthy), the least of all turns; memory is what is resident after the
-answer: all of it, and without pages of files, which the system may take back; and of the latter what
-our server has beyond one whose model is a fake, for each byte of packed weights.
+Each server starts with the file in the page cache and generates 16 tokens. Seconds are until it listens
+(llama.cpp: until it is healthy), the minimum of all turns. Memory is resident memory after the answer, in
+total and without pages of files. The last column is the anonymous memory beyond that of a server with a
+fake model, per byte of packed weights.
 """
 
-import argparse
-import os
 import re
 import subprocess
 import sys
@@ -18,13 +16,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.llama_server import LlamaServer, free_port
-from bench.peers.models import ROOT
-from bench.peers.report import put
-from bench.peers.serving import BINARY, Client, stubs
-
-MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
+from bench.peers import cli
+from measure.llama_server import LlamaServer, free_port
+from measure.paths import ROOT
+from measure.serving import BINARY, Client, stubs
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 PROMPT = "def fibonacci(n):"
@@ -35,8 +30,8 @@ TOKENS = 16
 class Start:
     seconds: float
     resident: int  # bytes
-    own: int  # of these no pages of files
-    weights: int = 0  # packed; 0: not said
+    own: int  # without pages of files
+    weights: int = 0  # packed; 0: unknown
 
 
 def resident(process: int) -> tuple[int, int]:
@@ -55,13 +50,13 @@ def read_all(path: Path) -> None:
 
 
 def weights_of(log: str) -> int:
-    """What the server's line about its model says, in bytes."""
+    """Bytes of packed weights, from the server's log."""
     found = re.search(r"([\d.]+) MB on cpu", log)
     return int(float(found[1]) * 1e6) if found else 0
 
 
 def ours(path: Path | None, binary: Path) -> Start:
-    """None: with a fake model."""
+    """`file`: None for a fake model."""
     with tempfile.TemporaryDirectory() as folder:
         ports, log = Path(folder) / "ports", Path(folder) / "log"
         config = Path(folder) / "fake.textproto"
@@ -131,19 +126,13 @@ def row(file: Path, engine: str, run: Start, bare: int = 0) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+    parser = cli.gguf_parser(__doc__, PAGE)
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--server", type=Path, default=BINARY)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args(arguments)
-    folder = MODELS
-    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    if not files:
-        print("no GGUF files here; scripts/models fetch NAME", file=sys.stderr)
-        return 1
-    busy = machine.load_before(args.write)
+    files = cli.gguf_files(args.models, [args.server], "scripts/build release tandem-server")
+    run = cli.Run("python -m bench.peers.start", arguments, args.write)
     lines = [
         "| file | server | file, MB | start, s | resident, MB | resident / file | anonymous, MB "
         "| packed weights, MB | (anonymous - server without a model) / packed |",
@@ -158,16 +147,10 @@ def main(arguments: list[str] | None = None) -> int:
             runs = [theirs(file, args.llama_server) for _ in range(args.turns)]
             lines.append(row(file, "llama.cpp", best(runs)))
         print("\n".join(lines[-2:] if args.llama_server else lines[-1:]), flush=True)
-    command = " ".join(["python -m bench.peers.start", *(arguments or sys.argv[1:])])
-    about = (
-        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
-        f"{machine.processor()}, load before: {busy:.0%}. Without a model the server has {bare / 1e6:.0f} MB of "
-        "anonymous memory, mostly LibTorch's."
+    about = run.about(
+        f"Without a model the server has {bare / 1e6:.0f} MB of anonymous memory, mostly LibTorch's."
     )
-    measured = "\n".join([about, "", *lines])
-    print(measured)
-    if args.write:
-        put(PAGE, "starts", f"{measured}\n")
+    cli.publish("\n".join([about, "", *lines, ""]), args.write, PAGE, "starts")
     return 0
 
 

@@ -1,15 +1,13 @@
-"""The same GGUF file in Tandem and in llama.cpp, side by side: one stream, eight, and reading a prompt.
+"""Compares a GGUF file in Tandem and llama.cpp: one stream, eight streams, and prefill.
 
     python -m bench.peers.stored [MODEL ...] [--turns 3] [--write]
 
-Ours is the whole server, asked over gRPC by a client in C++; llama.cpp's is its own
-llama-batched-bench, which calls the library without a server and draws no tokens, of the build that
-scripts/setup --peers makes for this processor. A trial chooses its fastest settings first, for each
-figure by itself. Then the engines take turns, it with these and with its defaults, of which the
-better counts; each is the only one that runs.
+Tandem is the whole server with a C++ client over gRPC. llama.cpp is llama-batched-bench, built for this
+processor by scripts/setup --peers, which calls the library without a server and without sampling. A trial
+first selects its fastest settings for each figure. Then the engines take turns, one at a time. llama.cpp runs
+with these settings and with its defaults, and the better result counts.
 """
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -19,11 +17,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.peers import machine
+from bench.peers import cli
 from bench.peers.engines import OURS, THREADS, Tandem
-from bench.peers.models import HOME, ROOT, prompts
-from bench.peers.report import put, spread, table
+from bench.peers.models import prompts
 from bench.peers.worker import Worker
+from measure.paths import HOME, ROOT
+from measure.report import spread, table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 PROGRAM = HOME / "bin" / "llama-batched-bench"
@@ -33,7 +32,7 @@ PROMPT, NEW, LONG = 64, 64, 512  # tokens
 
 @dataclass(frozen=True)
 class Settings:
-    """Of llama.cpp. The first of each are its defaults."""
+    """Settings of llama.cpp. The first values are its defaults."""
 
     threads: int = THREADS[0]
     flash_attention: str = "auto"
@@ -50,7 +49,7 @@ class Settings:
 
 
 def trials() -> list[Settings]:
-    """Its defaults, and one change of them at a time."""
+    """The defaults, and each single change of them."""
     changes = [
         {"poll": 0},
         {"flash_attention": "off"},
@@ -62,7 +61,7 @@ def trials() -> list[Settings]:
 
 
 def run_theirs(file: Path, settings: Settings, prompt: int, new: int, streams: list[int]) -> dict:
-    """What a process of llama-batched-bench says, by its number of streams."""
+    """Output of llama-batched-bench by number of streams."""
     command = [PROGRAM, "--model", file, "--output-format", "jsonl", *settings.flags()]
     command += ["-c", streams[-1] * (prompt + new), "-b", "2048", "-ub", "512"]
     command += ["-npp", prompt, "-ntg", new, "-npl", ",".join(map(str, streams))]
@@ -82,7 +81,7 @@ def theirs(file: Path, settings: Settings, new: int = NEW) -> dict[str, float]:
 
 
 def ours(worker: Worker, source, long_source) -> dict[str, float]:
-    """The same of our server. The time to a first token is that of other prompts, as long and as many."""
+    """The same for Tandem. The time to first token is that of other prompts of equal number and length."""
 
     def seconds(batch, new: int) -> float:
         return worker.ask("generate", prompts=batch, new_tokens=new)[1]
@@ -152,20 +151,13 @@ def compare(file: Path, turns: int) -> Compared:
     return result
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+def main(arguments: list[str] | None = None) -> int:
+    parser = cli.gguf_parser(__doc__, PAGE)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
-    args = parser.parse_args()
-    folder = HOME / "models"
-    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    missing = [str(file) for file in [*files, PROGRAM, *OURS] if not file.exists()]
-    if missing or not files:
-        print(f"missing: {', '.join(missing) or folder}; scripts/models fetch NAME,", end=" ")
-        print("scripts/setup --peers, scripts/build release tandem-server bench_client")
-        return 1
-    busy = machine.load_before(args.write)
+    args = parser.parse_args(arguments)
+    build = "scripts/setup --peers, scripts/build release tandem-server bench_client"
+    files = cli.gguf_files(args.models, [PROGRAM, *OURS], build)
+    run = cli.Run("python -m bench.peers.stored", arguments, args.write)
     rows = []
     for file in files:
         rows += compare(file, args.turns).rows()
@@ -179,16 +171,10 @@ def main() -> int:
         "goal",
         "fastest settings of llama.cpp",
     ]
-    command = " ".join(["python -m bench.peers.stored", *sys.argv[1:]])
-    about = (
-        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), load before: {busy:.0%}. "
-        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns.\n"
+    about = run.about(
+        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns."
     )
-    text = f"{about}\n{table(head, rows)}\n"
-    print(text)
-    if args.write:
-        put(PAGE, "llama.cpp", text)
+    cli.publish(f"{about}\n\n{table(head, rows)}\n", args.write, PAGE, "llama.cpp")
     return 0
 
 

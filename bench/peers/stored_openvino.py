@@ -1,25 +1,24 @@
-"""The same GGUF file in Tandem and in OpenVINO GenAI, side by side: one stream, eight, and reading a prompt.
+"""Compares a GGUF file in Tandem and OpenVINO GenAI: one stream, eight streams, and prefill.
 
     python -m bench.peers.stored_openvino [MODEL ...] [--turns 3] [--write]
 
-As bench.peers.stored, with OpenVINO GenAI (scripts/setup --peers) in a process of its own, which reads
-the file by itself: its pipeline that batches continuously and its plain one, by either of its two
-readers. A trial chooses the fastest of these for each figure; one that does not load a file is told.
+As bench.peers.stored, with OpenVINO GenAI (scripts/setup --peers) in a separate process. A trial selects
+its fastest pipeline (continuous batching or plain) and reader for each figure. Combinations that cannot load
+a file are listed.
 """
 
-import argparse
 import contextlib
-import os
 import statistics
 import sys
 from pathlib import Path
 
-from bench.peers import machine
+from bench.peers import cli
 from bench.peers.engines import OURS, PEERS, OpenVino, Tandem
-from bench.peers.models import HOME, ROOT, prompts
-from bench.peers.report import put, spread, table
+from bench.peers.models import prompts
 from bench.peers.stored import LONG, NEW, PROMPT, ours
 from bench.peers.worker import Failed, Worker
+from measure.paths import ROOT
+from measure.report import spread, table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 FIGURES = ("1 stream", "8 streams", "prompt")
@@ -27,7 +26,7 @@ SETTINGS = [(kind, reader) for kind in ("batching", "plain") for reader in ("LEG
 
 
 def compare(file: Path, turns: int) -> tuple[list[list[str]], list[str]]:
-    """Rows of the table, and what did not run."""
+    """Rows of the table, and combinations that did not run."""
     refused = []
     sources = prompts(PROMPT), prompts(LONG, start=5)
     with contextlib.ExitStack() as stack:
@@ -70,20 +69,12 @@ def compare(file: Path, turns: int) -> tuple[list[list[str]], list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
+    parser = cli.gguf_parser(__doc__, PAGE)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args(arguments)
-    folder = HOME / "models"
-    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    missing = [str(path) for path in [*files, PEERS, *OURS] if not os.path.exists(path)]
-    if missing or not files:
-        what = ", ".join(missing) or folder
-        print(f"missing: {what}; scripts/models fetch NAME, scripts/setup --peers,", end=" ")
-        print("scripts/build release tandem-server bench_client")
-        return 1
-    busy = machine.load_before(args.write)
+    build = "scripts/setup --peers, scripts/build release tandem-server bench_client"
+    files = cli.gguf_files(args.models, [PEERS, *OURS], build)
+    run = cli.Run("python -m bench.peers.stored_openvino", arguments, args.write)
     rows, refused = [], []
     for file in files:
         found, failed = compare(file, args.turns)
@@ -98,16 +89,12 @@ def main(arguments: list[str] | None = None) -> int:
         "ratio",
         "fastest settings of OpenVINO",
     ]
-    command = " ".join(["python -m bench.peers.stored_openvino", *(arguments or sys.argv[1:])])
-    about = (
-        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), load before: {busy:.0%}. "
-        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns.\n"
+    about = run.about(
+        f"{PROMPT} prompt tokens, {NEW} new tokens; median (minimum-maximum) of {args.turns} turns."
     )
-    text = "\n".join([about, table(head, rows), *(f"\nNot run: {line}" for line in refused)]) + "\n"
-    print(text)
-    if args.write:
-        put(PAGE, "openvino", text)
+    missing = [f"\nNot run: {line}" for line in refused]
+    text = "\n".join([about, "", table(head, rows), *missing, ""])
+    cli.publish(text, args.write, PAGE, "openvino")
     return 0
 
 

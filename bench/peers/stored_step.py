@@ -1,30 +1,29 @@
-"""Where the time of a token of a GGUF file goes, beside what reading its weights alone would take.
+"""Parts of a decoding step with a GGUF file, and the time of reading its weights.
 
     python -m bench.peers.stored_step [MODEL ...] [--write]
 
-bench_step (engine/backend/torch/bench) runs passes of each file's own weights through the backend,
-without scheduler and server, behind 256 rows of context. What memory gives is probed beside it: all
-cores reading floats one after the other.
+bench_step (engine/backend/torch/bench) runs passes with the weights of each file through the backend, without
+scheduler and server, with 256 rows of context. The memory probe reads floats sequentially on all cores.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import HOME, ROOT
-from bench.peers.report import put, table
+from bench.peers import cli
+from measure import machine
+from measure.paths import ROOT
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 BINARY = ROOT / "build/release/bin/bench_step"
-PARTS = ("product", "head", "attention")  # of a step; the others are shown together
+PARTS = ("product", "head", "attention")  # shown separately; other parts are summed
 PASSES = ("2 rows", "4 rows", "8 rows", "8 sequences", "64 rows, 1 read")
 
 
 def untied_embedding(path: Path) -> int:
-    """Bytes of a matrix of which a pass over one row reads one row; 0: the head reads all of it."""
+    """Bytes of an embedding matrix that the head does not share; a pass reads one row of it. 0: shared."""
     import gguf
 
     sizes = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors}
@@ -32,13 +31,13 @@ def untied_embedding(path: Path) -> int:
 
 
 def weight_bytes(text: str) -> int:
-    """Of the model in memory, where blocks of some types are others than in the file (CSV as below)."""
+    """Bytes of the weights in memory, which differ from the file for some block types (CSV as below)."""
     (line,) = [line for line in text.splitlines() if line.startswith("weights,")]
     return int(float(line.split(",")[-2]))
 
 
 def milliseconds(text: str) -> dict[str, dict[str, float]]:
-    """By kind of pass the time of its parts, of what bench_step wrote as CSV (table "parts")."""
+    """Time of the parts by kind of pass, from the CSV of bench_step (table "parts")."""
     found: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
         kind, rest = line.split(",", 1)
@@ -53,7 +52,7 @@ def row(name: str, read: int, passes: dict[str, dict[str, float]], probe: float)
     """`read`: bytes of a token's weights; `probe`: bytes per second of reading memory."""
     one = passes["1 row"]
     whole = sum(one.values())
-    # Products and head wait for memory, the rest for the processor.
+    # Matrix products and head are limited by memory, the rest by the processor.
     rate = read / (one["product"] + one["head"]) * 1e3
     rest = whole - sum(one[part] for part in PARTS)
     return [
@@ -83,20 +82,12 @@ def page(rows: list[list[str]], about: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=[], help="names of scripts/models (all here)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="for each kind of pass")
+    parser = cli.gguf_parser(__doc__, PAGE)
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds per kind of pass")
     parser.add_argument("--binary", type=Path, default=BINARY)
-    parser.add_argument("--write", action="store_true", help="into docs/reports/gguf.md")
     args = parser.parse_args(arguments)
-    folder = HOME / "models"
-    files = [folder / f"{name}.gguf" for name in args.models] or sorted(folder.glob("*.gguf"))
-    missing = [str(file) for file in [*files, args.binary] if not file.exists()]
-    if missing or not files:
-        what = ", ".join(missing) or folder
-        print(f"missing: {what}; scripts/models fetch NAME, scripts/build release bench_step")
-        return 1
-    busy = machine.load_before(args.write)
+    files = cli.gguf_files(args.models, [args.binary], "scripts/build release bench_step")
+    run = cli.Run("python -m bench.peers.stored_step", arguments, args.write)
     rows, probes = [], [machine.bandwidth()]
     for file in files:
         with tempfile.NamedTemporaryFile("r", suffix=".csv") as out:
@@ -109,17 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
         probes.append(machine.bandwidth())
         rows.append(row(file.stem, read, passes, max(probes[-2:])))
         print(" | ".join(rows[-1]), flush=True)
-    command = " ".join(["python -m bench.peers.stored_step", *(arguments or sys.argv[1:])])
     shown = ", ".join(f"{probe / 1e9:.1f}" for probe in probes)
-    about = (
-        f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
-        f"{machine.processor()} ({machine.instructions()}), load before: {busy:.0%}. Memory probe "
-        f"before and after each file: {shown} GB/s. Medians."
-    )
-    text = page(rows, about)
-    print(text)
-    if args.write:
-        put(PAGE, "step", text)
+    about = run.about(f"Memory probe before and after each file: {shown} GB/s. Medians.")
+    cli.publish(page(rows, about), args.write, PAGE, "step")
     return 0
 
 

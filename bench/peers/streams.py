@@ -1,17 +1,14 @@
-"""Many streams at once: what our server costs beside the least that such a server can do.
+"""Compares many concurrent streams of tandem-server with a bare gRPC streamer.
 
     scripts/bench_streams [--write] [--check]
 
-tandem-server with a fake device (which makes a token for every stream at a fixed pace) and
-bench/bare_streamer.cpp take turns, each a process of its own, with bench/stream_load.cpp as all of
-their readers. Both write down when each step's tokens were there, on the clock that all processes
-share, and every token names its step; so a token's delay is known at its reader without any message
-that others would not send.
+tandem-server with a fake device, which makes tokens for all streams at a fixed pace, and
+bench/bare_streamer.cpp take turns in separate processes. bench/stream_load.cpp reads all streams. Both servers
+record the time of each step on a clock that all processes share, and every token names its step. So the
+reader knows the delay of a token without additional messages.
 """
 
-import argparse
 import contextlib
-import datetime
 import os
 import signal
 import statistics
@@ -24,16 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import put, table
+from bench.peers import cli
+from measure.paths import ROOT
+from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "serving.md"
 FIRST, NAMES = 32, 95  # engine/backend/fake/trace.h
 PROMPT = 16  # tokens (bench/stream_load.cpp)
-OPEN_TICK, OPEN_WARM_UP, OPEN_SECONDS = 1.0, 12, 4  # where many open streams are weighed
+OPEN_TICK, OPEN_WARM_UP, OPEN_SECONDS = 1.0, 12, 4  # for the memory of many open streams
 RECORD = np.dtype([("arrival", "<i8"), ("token", "<i4"), ("stream", "<i4")])
-# What --check wants.
+# Goals of --check.
 P99_MILLISECONDS, CPU_RATIO, STREAM_BYTES = 20.0, 1.25, 4096
 
 CONFIG = """\
@@ -51,7 +48,7 @@ server {{ max_concurrent_streams: {streams} }}
 
 @dataclass
 class Turn:
-    """What one server did in one turn."""
+    """One turn of one server."""
 
     rate: float  # tokens per second and stream
     p50: float  # delay, milliseconds
@@ -59,8 +56,8 @@ class Turn:
     worst: float
     cpu: float  # of the server, microseconds per token
     reader_cpu: float  # of the load generator, likewise
-    idle_bytes: int  # resident memory before there was a stream
-    stream_bytes: float  # by how much it had grown at the end, per stream
+    idle_bytes: int  # resident memory without streams
+    stream_bytes: float  # growth until the end, per stream
 
 
 @dataclass
@@ -76,8 +73,8 @@ class Server:
 def delays(steps: np.ndarray, records: np.ndarray) -> np.ndarray:
     """Nanoseconds from each token's step to its arrival.
 
-    steps: when each step's tokens were there, in order. A token names its step modulo NAMES: it is
-    the last such step before the token came.
+    steps: times of the steps, in order. A token names its step modulo NAMES; the last such step before its
+    arrival is the right one.
     """
     last = np.searchsorted(steps, records["arrival"], side="right") - 1
     step = last - (last - (records["token"] - FIRST)) % NAMES
@@ -87,7 +84,7 @@ def delays(steps: np.ndarray, records: np.ndarray) -> np.ndarray:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far, all of its threads."""
+    """User and system time of all threads of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -98,7 +95,7 @@ def resident_bytes(pid: int) -> int:
 
 @contextlib.contextmanager
 def running(command: list[str], folder: Path):
-    """The process of a server and its address; it ends by SIGTERM, when its trace is whole."""
+    """The process and address of a server. SIGTERM ends it, after which its trace is complete."""
     ports, log = folder / "ports", folder / "log"
     with log.open("w") as out:
         process = subprocess.Popen([*command, f"--port-file={ports}"], stderr=out)
@@ -129,7 +126,7 @@ def command(
         "trace": trace,
         "check": "true" if args.check_memory else "false",
         "streams": streams,
-        # All prompts in a few steps, and a token for everyone in one.
+        # Prefill of all prompts in a few steps, and one step for a token of all streams.
         "rows": min(65536, (PROMPT + 1) * streams),
     }
     config.write_text(CONFIG.format(**fields))
@@ -148,7 +145,7 @@ def load(args, address: str, streams: int, channels: int, warm_up: float, second
 
 
 def wait_for(process, line: str) -> str:
-    """The next line that the readers print; it begins with `line`."""
+    """The next line of the readers, which must begin with `line`."""
     said = process.stdout.readline().strip()
     if not said.startswith(line):
         process.wait(60)
@@ -197,7 +194,7 @@ def turn(name: str, args) -> Turn:
 
 
 def open_bytes(name: str, args) -> float:
-    """Resident bytes that each of args.open streams adds, all of them at a token a second."""
+    """Resident bytes per stream of args.open streams, at a token per second each."""
     with tempfile.TemporaryDirectory(prefix="tandem-streams-") as temporary:
         folder = Path(temporary)
         with running(command(name, args, args.open, OPEN_TICK, OPEN_TICK, folder), folder) as (
@@ -219,7 +216,7 @@ def open_bytes(name: str, args) -> float:
     return grown / args.open
 
 
-def markdown(conditions: dict[str, str], servers: list[Server], args) -> str:
+def markdown(conditions: str, servers: list[Server], args) -> str:
     ours, bare = servers
 
     def row(title: str, figure: str, digits: int = 1, scale: float = 1.0) -> list[str]:
@@ -256,7 +253,6 @@ def markdown(conditions: dict[str, str], servers: list[Server], args) -> str:
         else "It does not\ncheck the memory that a pass reads (`check_memory: false`)."
     )
     main = table(["", *(server.name for server in servers)], rows)
-    facts = "\n".join(f"| {name} | {value} |" for name, value in conditions.items())
     return f"""{args.streams:,} streams over {args.channels} connections, one token every {args.tick * 1000:.0f} ms for each.
 Server CPU per token is **{ratio:.2f}** times the bare streamer's.{above}
 
@@ -265,14 +261,12 @@ Server CPU per token is **{ratio:.2f}** times the bare streamer's.{above}
 Medians of {len(ours.turns)} turns of {args.seconds:.0f} s after {args.warm_up:.0f} s of warm-up, minimum and maximum in parentheses.
 A request has a prompt of 16 tokens and generates {args.new_tokens}. A pass of the fake device takes {args.pass_seconds * 1000:.1f} ms. {checks}
 
-| condition | |
-|---|---|
-{facts}
+{conditions}
 """
 
 
 def failures(servers: list[Server]) -> list[str]:
-    """What --check finds wrong."""
+    """Missed goals of --check."""
     ours, bare = servers
     found = []
     if (p99 := ours.median("p99")) > P99_MILLISECONDS:
@@ -289,7 +283,7 @@ def failures(servers: list[Server]) -> list[str]:
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = cli.parser(__doc__, PAGE)
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--channels", type=int, default=4, help="connections")
     parser.add_argument("--tick", type=float, default=0.02, help="seconds between tokens")
@@ -297,25 +291,26 @@ def parse(arguments):
         "--pass-seconds",
         type=float,
         default=0.0155,
-        help="of the fake device: the tick, less what the loop takes between two passes",
+        help="duration of a pass of the fake device: the tick less the time between passes",
     )
-    parser.add_argument("--new-tokens", type=int, default=256, help="of a request")
+    parser.add_argument("--new-tokens", type=int, default=256, help="new tokens of a request")
     parser.add_argument("--warm-up", type=float, default=6, help="seconds")
-    parser.add_argument("--seconds", type=float, default=20, help="that are measured")
+    parser.add_argument("--seconds", type=float, default=20, help="measured time of a turn")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--open", type=int, default=10000, help="streams for memory; 0: none")
     parser.add_argument(
-        "--check-memory", action="store_true", help="the fake device checks what passes read"
+        "--open", type=int, default=10000, help="streams of the memory measurement; 0: none"
+    )
+    parser.add_argument(
+        "--check-memory", action="store_true", help="the fake device checks the memory of passes"
     )
     parser.add_argument("--binaries", type=Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--write", action="store_true", help="into docs/reports/serving.md")
-    parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    busy = machine.load_before(args.write)
+    run = cli.Run("scripts/bench_streams", arguments, args.write)
     servers = [Server("Tandem"), Server("bare streamer")]
     for i in range(args.repeats):
         for server in servers if i % 2 == 0 else reversed(servers):
@@ -324,20 +319,8 @@ def main(arguments=None) -> int:
     if args.open > 0:
         for server in servers:
             server.open_bytes = open_bytes(server.name, args)
-    after = machine.load()
-    conditions = {
-        "command": f"`scripts/bench_streams {' '.join(arguments or sys.argv[1:])}`".replace(
-            " `", "`"
-        ),
-        "commit": machine.commit(ROOT),
-        "date": datetime.date.today().isoformat(),
-        "processor": f"{machine.processor()} ({machine.instructions()}), {machine.cores()} cores",
-        "machine busy before and after": f"{busy:.0%}, {after:.0%}",
-    }
-    text = markdown(conditions, servers, args)
-    print(text)
-    if args.write:
-        put(PAGE, "streams", text)
+    text = markdown(run.conditions(), servers, args)
+    cli.publish(text, args.write, PAGE, "streams")
     wrong = failures(servers) if args.check else []
     for line in wrong:
         print(line, file=sys.stderr)

@@ -1,18 +1,18 @@
-"""Whole models beside other engines, at equal widths of the weights: one machine, one run per part.
+"""Compares whole models with other engines at equal weight widths: one machine, one run per part.
 
     scripts/bench_models [--models M ...] [--widths W ...] [--steps S ...] [--write]
 
-A part is a model at a width of its weights (32, 16 or 8 bits): our server, Transformers, CTranslate2
-and llama.cpp with the same weights, where they offer the width. Each engine is a process of its own,
-which stands still while another is measured. The steps, by default all:
+A part is a model at a weight width (32, 16 or 8 bits): Tandem, Transformers, CTranslate2 and llama.cpp with
+the same weights, if they support the width. Each engine is a separate process, which is stopped while another
+one is measured. The steps, by default all:
 
-    prepare  converts the weights for the engines that want them in files of their own
-    trial    chooses each peer's settings: those with which it decodes fastest
-    measure  all engines of a part in turns: one stream, then eight; then passes of several rows
-    profile  where the time of our steps goes, by bench_step on the same shape
-    report   prints the tables of all parts that were measured; with --write into docs/reports
+    prepare  converts the weights for engines with other file formats
+    trial    selects the fastest settings of each peer
+    measure  all engines in turns: one stream, eight streams, passes of several rows
+    profile  parts of Tandem's steps, by bench_step with the same shape
+    report   prints the tables of all measured parts; --write updates docs/reports
 
-Results of a part lie in TANDEM_HOME/benchmark/results, so parts may be measured one by one.
+Results are in TANDEM_HOME/benchmark/results, so parts can be measured one by one.
 """
 
 import argparse
@@ -29,23 +29,18 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.peers import machine, models_page
+from bench.peers import models_page
 from bench.peers.engines import CTranslate2, LlamaCpp, Tandem, Transformers
-from bench.peers.models import (
-    HOME,
-    ROOT,
-    directories,
-    kept_numbers,
-    multiplied_weights,
-    prompts,
-)
-from bench.peers.report import put
+from bench.peers.models import directories, kept_numbers, multiplied_weights, prompts
 from bench.peers.worker import Failed, Refused, Worker
+from measure import machine
+from measure.paths import HOME, ROOT
+from measure.report import put
 
 RESULTS = HOME / "benchmark" / "results"
 BINARIES = ROOT / "build/release/bin"
 MODELS = ["code-large", "llama-110m", "llama-350m"]
-# The width's name, our precision, the peers'.
+# Name of the width, precision of Tandem, precisions of the peers.
 WIDTHS = {
     "32": ("fp32", [(Transformers, "fp32"), (CTranslate2, "fp32"), (LlamaCpp, "fp32")]),
     "16": (
@@ -67,7 +62,7 @@ PASS_CONTEXT, PASS_REPEATS = 256, 9
 
 @dataclass(frozen=True)
 class Length:
-    """Of a part's measurements, such that each of its steps takes less than 150 s."""
+    """Size of a part, so that each step takes less than 150 s."""
 
     prompt: int = 64  # tokens of each stream
     new: int = 64
@@ -80,8 +75,8 @@ LENGTHS = {
     "llama-350m": Length(prompt=32, new=24, trial_new=8),
 }
 TRIAL_PROMPT, TRIAL_BATCHES = 32, 2
-HOPELESS = 1.3  # a setting that took so much longer at first is not tried again
-BETTER = 0.98  # a setting that is not the default must take less than so much of its time
+HOPELESS = 1.3  # a setting this much slower at first is not measured again
+BETTER = 0.98  # least gain over the default
 STEPS = ["prepare", "trial", "measure", "profile", "report"]
 
 
@@ -107,7 +102,7 @@ def split(settings: dict):
 
 
 class Contender:
-    """An engine at a precision, with a process for each environment that its settings want."""
+    """An engine at a precision, with one process per environment."""
 
     def __init__(self, kind, precision: str, folder: Path):
         self.kind, self.precision, self.folder = kind, precision, folder
@@ -130,8 +125,8 @@ class Contender:
     def run(self, batch, others, new_tokens: int):
         """Tokens of `batch`, and the seconds: of all, and of the first ones alone.
 
-        The latter are those of a call for one token of each of `others`, which are as many and as
-        long: so it is for every engine, whatever it can tell itself, and finds nothing in a cache.
+        The latter are the seconds of a call for one token of each of `others`, of equal number and length. This is
+        independent of the engine's own statistics, and caches have no hits.
         """
         _, first = self.generate(others, 1)
         tokens, seconds = self.generate(batch, new_tokens)
@@ -161,9 +156,9 @@ def prepare(model: str, width: str, folder: Path) -> None:
 
 
 def decode_seconds(one: Contender, settings: dict, batches, new_tokens: int, limit: float) -> float:
-    """Seconds of a step after the first one, by the least time of the batches.
+    """Seconds of a step after the first one: the minimum over the batches.
 
-    Above the limit no more batches are tried.
+    Stops above the limit.
     """
     one.set(settings)
     others = batches[0]
@@ -179,10 +174,9 @@ def decode_seconds(one: Contender, settings: dict, batches, new_tokens: int, lim
 
 
 def choose(one, batches, new_tokens: int):
-    """The fastest settings, one option after the other; and all that was tried, seconds a step.
+    """The fastest settings, by coordinate search, and seconds per step of all tried ones.
 
-    What seems faster than the best so far has to be so beside a second measurement of that one too:
-    it may have met a slow moment of the machine.
+    A faster setting must also beat a second measurement of the best one, which may have been disturbed.
     """
 
     def measure(settings, limit=float("inf")):
@@ -225,7 +219,7 @@ def trial(model: str, width: str, folder: Path, args) -> None:
 
 
 def read_probe() -> float:
-    """Bytes per second that reading memory gives now: bench_products' probe."""
+    """Memory bandwidth in bytes per second, by the probe of bench_products."""
     command = [BINARIES / "bench_products", "--shape", "4096x1024", "--rows", "1", "--only", "int8"]
     threads = ["--threads", str(machine.cores()), "--seconds", "0.01"]
     text = subprocess.run([*command, *threads], check=True, capture_output=True, text=True).stdout
@@ -243,7 +237,7 @@ def bench_step(model: str, folder: Path, precision: str, tables: list[str], seco
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         lines = path.read_text().splitlines()[1:]
     found = {}
-    for line in lines:  # names may have commas in them
+    for line in lines:  # names can contain commas
         table, rest = line.split(",", 1)
         name, x, milliseconds = rest.rsplit(",", 2)
         found[table, name, int(float(x))] = float(milliseconds)
@@ -251,12 +245,12 @@ def bench_step(model: str, folder: Path, precision: str, tables: list[str], seco
 
 
 class Turns:
-    """Times one engine while the others stand still, and watches what else the machine does."""
+    """Times one engine while the others are stopped, and records other load of the machine."""
 
     def __init__(self, contenders):
         self.contenders = contenders
-        self.others: list[float] = []  # share of the machine that nobody of ours used
-        self.idle = 0.0  # seconds of processor time of engines whose turn it was not
+        self.others: list[float] = []  # share of the machine used by other processes
+        self.idle = 0.0  # processor seconds of stopped engines
 
     def turn(self, one: Contender, batch, others, new_tokens: int):
         one.warm(batch)
@@ -298,7 +292,7 @@ def one_case(turns: Turns, settings, streams: int, lengths: Length, source) -> d
         batch, others = ([next(source) for _ in range(streams)] for _ in range(2))
         first = repeat % len(contenders)
         tokens = {}
-        for one in contenders[first:] + contenders[:first]:  # nobody always goes first
+        for one in contenders[first:] + contenders[:first]:  # the order alternates
             tokens[one.name], run = turns.turn(one, batch, others, lengths.new)
             runs[one.name].append(run)
         for name, count in equal.items():
@@ -407,7 +401,7 @@ def parse(arguments):
     parser.add_argument("--widths", nargs="+", default=list(WIDTHS), choices=list(WIDTHS))
     parser.add_argument("--steps", nargs="+", default=STEPS, choices=STEPS)
     parser.add_argument("--streams", nargs="+", type=int, default=STREAMS)
-    parser.add_argument("--prompt-tokens", type=int, help="LENGTHS in this file has the defaults")
+    parser.add_argument("--prompt-tokens", type=int, help="default: by part (LENGTHS)")
     parser.add_argument("--new-tokens", type=int)
     parser.add_argument("--repeats", type=int, help="turns of each engine")
     parser.add_argument("--write", action="store_true", help="into docs/reports/models.md")
@@ -416,7 +410,7 @@ def parse(arguments):
 
 def main(arguments=None) -> int:
     args = parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers are ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers end
     folders = directories(args.models)
     for (model, folder), width in itertools.product(folders.items(), args.widths):
         if "prepare" in args.steps:

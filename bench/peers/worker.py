@@ -1,10 +1,10 @@
-"""An engine in a process of its own, asked over pipes, and standing still while others are measured.
+"""An engine in a separate process, controlled by pipes and stopped while others are measured.
 
     python -m bench.peers.worker bench.peers.engines:LlamaCpp bf16 models/code-large
 
-The child answers a JSON object on each line of its input, {"call": method, "with": {arguments}}, by
-one on its output: {"result": ...}, or {"error": ..., "kind": ...}. Its first line says that the
-engine is made. What libraries write to the standard output goes to the standard error.
+The child reads a JSON object per line, {"call": method, "with": {arguments}}, and answers with a line
+{"result": ...} or {"error": ..., "kind": ...}. Its first line reports that the engine is ready. Standard
+output of libraries goes to standard error.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.models import ROOT
+from measure import machine
+from measure.paths import ROOT
 
 
 class Failed(RuntimeError):
-    """The engine raised; or its process ended, then with the end of what it wrote."""
+    """The engine raised, or its process ended, with the end of its output."""
 
 
 class Refused(Failed):
-    """The engine raised ValueError: it does not offer this precision here."""
+    """The engine raised ValueError: it does not support this precision here."""
 
 
 class Worker:
@@ -70,7 +70,7 @@ class Worker:
         return answer["result"]
 
     def written(self) -> str:
-        """The end of what the engine's processes wrote."""
+        """The end of the output of the engine's processes."""
         self.log.seek(0)
         return self.log.read().decode("utf-8", "replace")[-2000:]
 
@@ -81,13 +81,13 @@ class Worker:
             return self.answer()
 
     def running(self):
-        """A context in which it does not stand still, for several calls."""
+        """A context for several calls in which the engine is not stopped."""
         return _Running(self)
 
     def stop(self):
-        """Returns when it stands still."""
+        """Returns when the engine is stopped."""
         self.signal(signal.SIGSTOP)
-        with contextlib.suppress(ChildProcessError):  # it has ended, as the next call will say
+        with contextlib.suppress(ChildProcessError):  # it has ended; the next call reports it
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.stopped = True
 
@@ -100,11 +100,11 @@ class Worker:
             os.killpg(self.process.pid, number)
 
     def processor_seconds(self) -> float:
-        """Of the engine, with its children."""
+        """Processor seconds of the engine and its children."""
         return machine.group_seconds(self.process.pid)
 
     def close(self):
-        """Ends the engine's processes; the engine is asked to first."""
+        """Ends the engine's processes, at first by a request."""
         self.go()
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -132,7 +132,7 @@ class _Running:
 
 
 def serve(make, lines, out) -> None:
-    """The child's end: makes the engine and answers the calls in `lines` until there are no more."""
+    """The child: makes the engine and answers the calls in `lines`."""
 
     def say(**answer):
         print(json.dumps(answer), file=out, flush=True)

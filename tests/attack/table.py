@@ -16,8 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers import machine
-from bench.peers.report import put, table
+from measure import machine
+from measure.report import put, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reports" / "attacks.md"

@@ -4,50 +4,67 @@ import itertools
 
 import pytest
 
-from bench.peers import models, report
-
-
-def conditions(**fields):
-    return report.Conditions(
-        command="scripts/bench_ar ",
-        commit="abc",
-        processor="Some Processor (AVX2)",
-        cores=2,
-        threads=2,
-        bandwidth=12.34e9,
-        busy=[0.01, 0.024],
-        versions="transformers 1, torch 2",
-        prompt_tokens="64",
-        new_tokens="128",
-        repeats=3,
-        **fields,
-    )
+from bench.peers import cli, models, throughput_page
+from measure import machine
 
 
 def test_the_fastest_variant_counts():
-    case = report.Case("m", 8, ours=[90, 100, 120], theirs={"a": [10, 60, 70], "b": [50, 50, 99]})
+    case = throughput_page.Case(
+        "m", 8, ours=[90, 100, 120], theirs={"a": [10, 60, 70], "b": [50, 50, 99]}
+    )
     assert case.best() == "a"
     assert case.ratio() == pytest.approx(100 / 60)
 
 
 def test_page():
     cases = [
-        report.Case("m", 1, [20, 30, 40], {"a": [10, 10, 10]}, same_tokens=3, all_tokens=4),
-        report.Case("m", 8, [], {"a": [10, 20, 15]}, sequential=7.0),
+        throughput_page.Case(
+            "m", 1, [20, 30, 40], {"a": [10, 10, 10]}, same_tokens=3, all_tokens=4
+        ),
+        throughput_page.Case("m", 8, [], {"a": [10, 20, 15]}, sequential=7.0),
     ]
-    page = report.markdown(conditions(), cases)
+    page = throughput_page.markdown("| command | `x` |", cases)
     assert "| m | 1 | 30.0 (20.0-40.0) | 10.0 (10.0-10.0) | **3.00** | a | - | 75.0% |" in page
     assert "| m | 8 | - | 15.0 (10.0-20.0) | - | a | 7.0 | - |" in page
-    assert "| machine busy before and after | 1%, 2% |" in page
-    assert "| memory bandwidth | 12.3 GB/s |" in page
-    assert "`scripts/bench_ar`" in page
+    assert "| command | `x` |" in page
 
 
-def test_page_of_mixed_lengths():
-    page = report.markdown(
-        conditions(mixed=True), [report.Case("m", 4, [2], {"a": [1]}, all_tokens=1)]
-    )
-    assert page.startswith("Prompts have 64 tokens and answers 128")
+def test_a_run_states_its_conditions_and_writes_its_report(monkeypatch, tmp_path, capsys):
+    loads = iter([0.01, 0.024])
+    monkeypatch.setattr(machine, "load", lambda: next(loads))
+    run = cli.Run("scripts/bench_x", ["--write"], True)
+    assert run.about("Medians.").startswith("`scripts/bench_x --write`. Commit ")
+    assert run.about("Medians.").endswith("load before: 1%. Medians.")
+    text = run.conditions("1 thread", [("turns", "3")])
+    assert "| command | `scripts/bench_x --write` |" in text
+    assert "cores, 1 thread |" in text
+    assert "| machine busy before and after | 1%, 2% |\n| turns | 3 |" in text
+
+    page = tmp_path / "page.md"
+    page.write_text("<!-- x: begin -->old<!-- x: end -->")
+    cli.publish("new", False, page, "x")
+    assert "old" in page.read_text()
+    cli.publish("new", True, page, "x")
+    assert "new" in page.read_text() and "old" not in page.read_text()
+    assert capsys.readouterr().out == "new\nnew\n"
+
+
+def test_a_busy_machine_ends_a_run_that_would_write(monkeypatch):
+    monkeypatch.setattr(machine, "load", lambda: 0.5)
+    assert cli.Run("x", [], False).busy == [0.5]
+    with pytest.raises(SystemExit):
+        cli.Run("x", [], True)
+
+
+def test_missing_files_are_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(cli, "HOME", tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/a.gguf").touch()
+    assert cli.gguf_files([], [], "make") == [tmp_path / "models/a.gguf"]
+    with pytest.raises(SystemExit):
+        cli.gguf_files(["b"], [tmp_path / "program"], "make program")
+    printed = capsys.readouterr().out
+    assert "b.gguf" in printed and "make program" in printed
 
 
 def test_mixed_work_has_many_lengths_and_is_the_same_in_every_run():
@@ -96,7 +113,7 @@ def test_prompts_are_long_enough_and_differ():
 
 
 def test_stubs_speak_the_protocol(tmp_path):
-    from bench.peers import serving
+    from measure import serving
 
     messages, services = serving.stubs(str(tmp_path))
     request = messages.GenerateRequest(model="m", token_ids=messages.TokenIds(ids=[1, 2]))
@@ -135,7 +152,7 @@ def test_page_of_many_streams():
 
     args = streams.parse([])
     servers = [streams_of(12, 8, 20480), streams_of(10, 4, 16384)]
-    page = streams.markdown({"command": "`x`"}, servers, args)
+    page = streams.markdown("| command | `x` |", servers, args)
     assert "Server CPU per token is **1.20** times the bare streamer's." in page
     assert "takes 4.0 KiB more than a bare one" in " ".join(page.split())
     assert "| delay of a token, 99 %, ms | 8.00 (4.00-16.00) | 4.00 (2.00-8.00) |" in page

@@ -41,7 +41,7 @@ def test_workers_find_the_engines():
 
 def test_the_page_has_all_families_and_conditions():
     results = {name: {"Tandem": [1.0]} for name in families.FAMILIES}
-    text = families.page(results, [["command", "`x`"]], families.Length())
+    text = families.page(results, "| command | `x` |", families.Length())
     assert "3 turns of 32 tokens" in text
     assert all(f"| {name} |" in text for name in families.FAMILIES)
     assert "| command | `x` |" in text

@@ -74,7 +74,7 @@ def test_shortfalls():
 
 
 def test_page():
-    page = pair.sections([pair.evaluate("a pair", MEASURED)], [("commit", "abc")])
+    page = pair.sections([pair.evaluate("a pair", MEASURED)], "| commit | abc |")
     assert "| 0.9 | speculative, γ 4 | 2.20 (2.00-2.40) | 2.08 | 106% |" in page
     assert "350.0 and 25.0 million parameters. Autoregressive: 87.1 tokens/s." in page
     assert "| large | 10.00 | 20.00 |" in page and "| small | 1.00 | - |" in page
@@ -85,6 +85,6 @@ def test_sections_of_another_page():
     many = copy.deepcopy(MEASURED)
     passed = [{**many["passes"][1], "rows": rows} for rows in (18, 64)]
     many["passes"] += passed
-    text = pair.sections([pair.evaluate("a pair", many)], [("commit", "abc")], "###")
+    text = pair.sections([pair.evaluate("a pair", many)], "| commit | abc |", "###")
     assert text.startswith("### a pair\n") and text.endswith("| commit | abc |\n")
     assert "|  | 1 | 5 | 64 |" in text, "rows of a tree, and no others above 17"

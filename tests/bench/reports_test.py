@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from bench.peers.models import ROOT
+from measure.paths import ROOT
 
 REPORTS = ROOT / "docs" / "reports"
 MARKERS = {

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 
-from bench.peers import machine, worker
+from bench.peers import worker
+from measure import machine
 
 HERE = str(Path(__file__).parent)
 

@@ -131,7 +131,7 @@ def test_figures_are_red_where_something_is_wrong():
             steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
             assert steps[0] == {"color": "green", "value": None}
             red.update((panel["title"], step["value"]) for step in steps[1:])
-    assert red == {"Failed, of all": 0.05, "Devices lost, servers stuck": 1}
+    assert red == {"Failed requests": 0.05, "Lost devices, stuck servers": 1}
 
 
 def test_panels_do_not_lie_on_each_other():

@@ -1,4 +1,4 @@
-"""scripts/check_includes.py finds what it is there to find, and nothing else."""
+"""scripts/check_includes.py finds each kind of violation, and nothing else."""
 
 import importlib.util
 import pathlib
@@ -28,7 +28,7 @@ class CheckIncludesTest(unittest.TestCase):
         self.assertTrue(found[0].startswith(f"{path}:3: "), found[0])
         self.assertIn(said, found[0])
 
-    def test_a_room_may_include_rooms_above_it(self):
+    def test_a_module_may_include_its_dependencies(self):
         for path, header in [
             ("engine/base/a.h", '"absl/status/status.h"'),
             ("engine/sched/a.h", '"engine/decode/method.h"'),
@@ -47,7 +47,7 @@ class CheckIncludesTest(unittest.TestCase):
         ]:
             self.assertEqual(self.found(path, header), [], (path, header))
 
-    def test_a_room_below_is_found(self):
+    def test_other_modules_are_found(self):
         self.assert_violation("engine/base/a.h", '"engine/async/task.h"', "engine/async")
         self.assert_violation("engine/cache/a.h", '"engine/sched/loop.h"', "engine/sched")
         self.assert_violation("engine/host/a.h", '"server/server.h"', "server")
@@ -55,14 +55,14 @@ class CheckIncludesTest(unittest.TestCase):
             "engine/backend/torch/a.h", '"engine/backend/fake/fake.h"', "engine/backend/fake"
         )
 
-    def test_methods_have_no_planted_bugs(self):
+    def test_methods_have_no_mutations(self):
         header = '"engine/base/mutation.h"'
         self.assert_violation("engine/decode/a.h", header, "mutations")
         self.assert_violation("engine/pass/a.h", header, "mutations")
         self.assertEqual(self.found("engine/sched/a.h", header), [])
         self.assertEqual(self.found("tests/engine/decode/a.h", header), [])
 
-    def test_libraries_stay_in_their_rooms(self):
+    def test_libraries_are_limited_to_their_modules(self):
         self.assert_violation("engine/pass/a.h", "<ATen/core/Tensor.h>", "LibTorch")
         self.assert_violation(
             "engine/backend/torch/weights/a.h", "<ATen/core/Tensor.h>", "LibTorch"
@@ -74,7 +74,7 @@ class CheckIncludesTest(unittest.TestCase):
         self.assert_violation("engine/text/a.h", '"tandem/v1/generation.pb.h"', "proto")
         self.assert_violation("tests/engine/cache/a.h", "<ATen/core/Tensor.h>", "LibTorch")
 
-    def test_the_client_sees_proto_and_base_only(self):
+    def test_the_client_includes_only_proto_and_base(self):
         self.assert_violation("client/a.h", '"engine/async/task.h"', "engine/async")
         self.assert_violation("client/a.h", '"engine/host/engine.h"', "engine/host")
         self.assert_violation("client/a.h", '"server/server.h"', "server")
@@ -85,7 +85,27 @@ class CheckIncludesTest(unittest.TestCase):
         self.assert_violation("engine/base/a.h", '"../base/b.h"', "repository root")
         self.assert_violation("engine/base/a.h", '"b.h"', "repository root")
         self.assert_violation("engine/backend/torch/a.h", "<torch/torch.h>", "26 s")
-        self.assertIn("no room", self.found("engine/other/a.h")[0])
+        self.assertIn("not in a module", self.found("engine/other/a.h")[0])
+
+    def python_found(self, path, text):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, path)
+            file.parent.mkdir(parents=True)
+            file.write_text(text, encoding="utf-8")
+            return check_includes.check(pathlib.Path(folder))[0]
+
+    def test_python_packages_depend_in_one_direction(self):
+        for path, text in [
+            ("tuning/a.py", "import torch\nfrom bench.peers import x\n"),
+            ("tuning/a/b.py", "def f():\n    import bench.peers\n"),
+            ("measure/a.py", "import os\nfrom tuning import x\n"),
+            ("bench/peers/a.py", "import os\nimport tests.attack\n"),
+        ]:
+            found = self.python_found(path, text)
+            self.assertEqual(len(found), 1, found)
+            self.assertIn(f"{path}:2: {path.split('/')[0]} may not import", found[0])
+        self.assertEqual(self.python_found("bench/a.py", "from tuning import x\n"), [])
+        self.assertEqual(self.python_found("tuning/a.py", "from measure import x\n"), [])
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class ModelsTest(unittest.TestCase):
         return self.home / "models" / "tiny.gguf"
 
     def test_fetches_joins_and_checks(self):
-        self.assertIn("not here", self.run_models().stdout)
+        self.assertIn("not downloaded", self.run_models().stdout)
         self.assertEqual(self.run_models("path", "tiny").returncode, 1)
         done = self.run_models("fetch", "tiny")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -98,7 +98,7 @@ class ModelsTest(unittest.TestCase):
         # Again: nothing is downloaded.
         for archive in self.index.iterdir():
             archive.unlink()
-        self.assertIn("is here", self.run_models("fetch", "tiny").stdout)
+        self.assertIn("already downloaded", self.run_models("fetch", "tiny").stdout)
 
     def test_goes_on_after_the_parts_that_are_here(self):
         third = next(self.index.glob("tiny_part3*"))
@@ -107,7 +107,7 @@ class ModelsTest(unittest.TestCase):
         failed = self.run_models("fetch", "tiny")
         self.assertEqual(failed.returncode, 1)
         self.assertIn("cannot download tiny-part3==1.0", failed.stderr)
-        self.assertIn("parts 1 to 2 of 3 are here", self.run_models().stdout)
+        self.assertIn("parts 1 to 2 of 3", self.run_models().stdout)
         # Bytes of a part that was cut off are not taken for a part.
         with (self.home / "models" / "tiny.gguf.partial").open("ab") as partial:
             partial.write(b"half of a part")
@@ -116,15 +116,15 @@ class ModelsTest(unittest.TestCase):
             next(self.index.glob(f"tiny_part{number}*")).unlink()
         done = self.run_models("fetch", "tiny")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("goes on after part 2 of 3", done.stdout)
+        self.assertIn("resumes after part 2 of 3", done.stdout)
         self.assertEqual(self.file().read_bytes(), b"".join(self.parts))
 
-    def test_a_disk_that_is_full_is_said_and_the_parts_stay(self):
+    def test_a_full_disk_is_reported_and_the_parts_are_kept(self):
         failed = self.run_models("fetch", "tiny", largest_file=2500)
         self.assertEqual(failed.returncode, 1)
-        self.assertIn("the parts that are here stay", failed.stderr)
+        self.assertIn("downloaded parts are kept", failed.stderr)
         self.assertNotIn("Traceback", failed.stderr)
-        self.assertIn("parts 1 to 2 of 3 are here", self.run_models().stdout)
+        self.assertIn("parts 1 to 2 of 3", self.run_models().stdout)
         self.assertEqual(self.run_models("fetch", "tiny").returncode, 0)
         self.assertEqual(self.file().read_bytes(), b"".join(self.parts))
 
@@ -161,7 +161,7 @@ class ModelsTest(unittest.TestCase):
         self.run_models("fetch", "tiny")
         self.assertIn("removed", self.run_models("remove", "tiny").stdout)
         self.assertFalse(self.file().exists())
-        self.assertIn("was not here", self.run_models("remove", "tiny").stdout)
+        self.assertIn("not downloaded", self.run_models("remove", "tiny").stdout)
 
     def test_the_catalogue_itself(self):
         loader = importlib.machinery.SourceFileLoader("models_script", str(SCRIPT))

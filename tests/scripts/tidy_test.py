@@ -1,4 +1,4 @@
-"""scripts/tidy finds what clang-tidy finds in each file, though it looks at the files of a folder as one source."""
+"""scripts/tidy finds what clang-tidy finds in each file, although it checks the files of a folder as one source."""
 
 import json
 import pathlib
@@ -34,36 +34,36 @@ class TidyTest(unittest.TestCase):
         (build / "compile_commands.json").write_text(json.dumps(entries), encoding="utf-8")
         return [f"engine/sched/{name}.cpp" for name in texts]
 
-    def look(self, files):
+    def tidy(self, files):
         command = [self.root / "scripts/tidy", "build/test", *files]
         run = subprocess.run(command, capture_output=True, text=True, cwd=self.root)
         return run.returncode, run.stdout
 
-    def test_clean_files_are_looked_at_once(self):
+    def test_clean_files_are_checked_once(self):
         files = self.write(a="int one() { return 1; }\n", b="int two() { return 2; }\n")
-        self.assertEqual(self.look(files), (0, "clang-tidy: 2 files to look at, 2 in all\n"))
-        self.assertEqual(self.look(files), (0, "clang-tidy: 0 files to look at, 2 in all\n"))
+        self.assertEqual(self.tidy(files), (0, "clang-tidy: 2 files to check, 2 in all\n"))
+        self.assertEqual(self.tidy(files), (0, "clang-tidy: 0 files to check, 2 in all\n"))
         self.write(a="int one() { return 1; }\n", b="int three() { return 3; }\n")
-        self.assertEqual(self.look(files), (0, "clang-tidy: 2 files to look at, 2 in all\n"))
+        self.assertEqual(self.tidy(files), (0, "clang-tidy: 2 files to check, 2 in all\n"))
 
-    def test_what_is_wrong_in_any_of_them_is_found(self):
+    def test_findings_in_any_file_are_reported(self):
         files = self.write(a="int one() { return 1; }\n", b="int BadName() { return 2; }\n")
-        for _ in range(2):  # it is not taken for clean the second time
-            status, said = self.look(files)
+        for _ in range(2):  # a file with findings is not recorded as clean
+            status, output = self.tidy(files)
             self.assertEqual(status, 1)
-            self.assertIn("engine/sched/b.cpp:1:5: error: invalid case style", said)
+            self.assertIn("engine/sched/b.cpp:1:5: error: invalid case style", output)
 
-    def test_files_that_cannot_be_one_source_are_looked_at_one_by_one(self):
+    def test_files_that_conflict_as_one_source_are_checked_one_by_one(self):
         helper = "namespace {\nint helper() { return 1; }\n}  // namespace\n"
         files = self.write(
             a=helper + "int one() { return helper(); }\n",
             b=helper + "int two() { return helper(); }\n",
         )
-        status, said = self.look(files)
-        self.assertEqual(status, 0, said)
-        self.assertIn("one by one", said)
-        self.assertIn("redefinition of 'helper'", said)
-        self.assertEqual(self.look(files), (0, "clang-tidy: 0 files to look at, 2 in all\n"))
+        status, output = self.tidy(files)
+        self.assertEqual(status, 0, output)
+        self.assertIn("one by one", output)
+        self.assertIn("redefinition of 'helper'", output)
+        self.assertEqual(self.tidy(files), (0, "clang-tidy: 0 files to check, 2 in all\n"))
 
 
 if __name__ == "__main__":

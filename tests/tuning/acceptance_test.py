@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from bench.peers.serving import Client, stubs
+from measure.serving import Client, stubs
 from tuning.evaluate import acceptance
 from tuning.evaluate.measure import Task
 

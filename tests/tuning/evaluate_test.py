@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.peers.serving import stubs
+from measure.serving import stubs
 from tuning.evaluate import grid, measure, page, plot
 from tuning.evaluate.__main__ import PAIRS_FILE, parse
 from tuning.evaluate.measure import Answer, Row, Task

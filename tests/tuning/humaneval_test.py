@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.peers.llama_server import Answer
-from bench.peers.serving import stubs
+from measure.llama_server import Answer
+from measure.serving import stubs
 from tuning.evaluate import humaneval
 from tuning.evaluate.humaneval import AR, WAYS, Problem, Result, Solved, Way
 from tuning.evaluate.sandbox import Outcome, run

@@ -24,9 +24,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.serving import BINARY, server
+from measure import machine
+from measure.paths import ROOT
+from measure.serving import BINARY, server
 from tuning import corpus
 from tuning.evaluate import acceptance, conditioned, conditioned_cost, docstrings, humaneval, page
 from tuning.evaluate.grid import configurations, exact_ones

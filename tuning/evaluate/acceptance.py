@@ -1,5 +1,5 @@
-"""How many drafts stay when tokens are sampled: by matching the large model's own draws under the
-seed (EXACT), and by the papers' ratio rule (DISTRIBUTION). Counts, so a busy machine changes nothing.
+"""Acceptance of sampled drafts: by match with the large model's draws (EXACT), and by the papers' ratio rule
+(DISTRIBUTION). Results are counts, independent of load.
 
     scripts/evaluate --acceptance
 """
@@ -7,7 +7,7 @@ seed (EXACT), and by the papers' ratio rule (DISTRIBUTION). Counts, so a busy ma
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.peers.serving import Client, at_once
+from measure.serving import Client, at_once
 from tuning.evaluate.measure import Task
 
 TEMPERATURES = (0.5, 1.0)
@@ -16,7 +16,7 @@ RULES = {"match": "ACCEPTANCE_MATCH", "ratio": "ACCEPTANCE_RATIO"}
 
 @dataclass
 class Kept:
-    """Of all answers by one rule at one temperature."""
+    """Totals of all answers by one rule at one temperature."""
 
     temperature: float
     rule: str
@@ -45,7 +45,7 @@ def measure(
     streams: int,
     progress: Callable[[], None] = lambda: None,
 ) -> list[Kept]:
-    """Every task with both rules at each temperature, under a seed of its own."""
+    """Runs every task with both rules at each temperature, with one seed per task."""
     m = client.messages
     results = []
     for temperature in TEMPERATURES:

@@ -1,18 +1,18 @@
-"""LLM-to-SLM on the demo pairs: what a small model writes when it is conditioned what the large one has read.
+"""Evaluates LLM-to-SLM on the demo pairs: small models conditioned on the large one.
 
     scripts/evaluate --llm-to-slm [--prompts N] [--conditioned-models FOLDER] [--write]
     scripts/evaluate --llm-to-slm --acceptance
 
-Two pairs: completions of held-out files by decoders, and docstrings of held-out functions by models with
-encoders. Every prompt is read anew by whoever reads it. Beside the large model and the small one stands
-the small one tuned on texts of the same files without being conditioned anything; its settings and the conditioned one's
-may differ, and the last table has them. Then the same small models as drafters, whose answers must be the
-large model's own; and what trainings reported of held-out texts' likelihood: what telling is worth is the
-difference between two whose settings are the same. Where scripts/models has fetched Qwen2.5-Coder 1.5B and
-SmolLM2 135M, they follow as a third pair (conditioned_functions.py). A pair whose conditioned and tuned models lie in
---conditioned-models (`PAIR-small-conditioned` with training.json, `PAIR-small-tuned`) is measured with those.
+Two pairs: decoders complete held-out files, and encoder-decoders write docstrings of held-out functions. The
+prefix cache is not used. The baselines are the large model, the small model, and the small model tuned on texts
+of the same files without conditioning; the last table has the training settings. Then the same small models
+draft for the large one, whose answers must not change. The reports of the trainings have likelihoods of
+held-out texts; the gain of conditioning is the difference between two trainings with equal settings. If
+scripts/models has downloaded Qwen2.5-Coder 1.5B and SmolLM2 135M, they are a third pair
+(conditioned_functions.py). --conditioned-models is a folder with other models: `PAIR-small-conditioned` with
+training.json, and `PAIR-small-tuned`.
 
-With --acceptance it is only how many drafts stay: counts, so a busy machine changes nothing.
+With --acceptance only counts accepted drafts, which is independent of load.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import table
-from bench.peers.serving import Client, at_once
+from measure import machine
+from measure.paths import ROOT
+from measure.report import table
+from measure.serving import Client, at_once
 from tuning import corpus
 from tuning.conditioned_difference import mean_and_error, trained
 from tuning.evaluate import conditioned_functions, docstrings, page
@@ -126,7 +126,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds: of the large model's reading, and of whole answers."""
+    """Milliseconds: prefill of the large model, and whole answers."""
 
     reading: float
     small: float
@@ -229,7 +229,7 @@ def kept_table(rows: list[Row]) -> str:
 
 
 def is_shipped(report: dict) -> bool:
-    """Whether the model that it trained went into models/."""
+    """Whether the trained model is in models/."""
     given = report.get("command", [])
     written = [given[i + 1] for i, option in enumerate(given[:-1]) if option == "--write-small"]
     return any(Path(folder).parent.name == "models" for folder in written)
@@ -250,7 +250,7 @@ def rates(settings: dict) -> str:
 
 
 def how(report: dict) -> list[str]:
-    """What was trained, with what settings, and how much."""
+    """Settings and size of a training."""
     settings = report["settings"]
     layer = f", layer {settings['layer']}" if "layer" in settings else ""
     conditioned = f"{settings['fusion']}{layer}" if settings["conditioned"] else "unconditioned"

@@ -1,12 +1,11 @@
-"""What LLM-to-SLM costs: one reading of the large model, then the small one's own price.
+"""Measures the cost of LLM-to-SLM: one prefill of the large model, then decoding by the small one.
 
     scripts/evaluate --llm-to-slm-cost [--prompts N] [--write]
 
-Of the demo pairs; where `scripts/models` has fetched them, of Qwen2.5-Coder 1.5B that reads and SmolLM2
-135M that writes, which has other tokens; and of models of T5-Large's and T5-Small's shapes, the paper's
-pair, whose weights are random. The projectors are as large as trained ones but add nothing: so the answers
-must be the small model's own, which is checked. Prompts and answers have 100 tokens of the small model's,
-as in the paper; every prompt is read anew.
+Pairs: the demo pairs; if downloaded, Qwen2.5-Coder 1.5B and SmolLM2 135M, which have distinct tokenizers; and
+random weights in the shapes of T5-Large and T5-Small, the paper's pair. The projectors have the size of trained
+ones but add zero, so the answers must equal those of the small model, which is checked. Prompts and answers
+have 100 tokens of the small model, as in the paper. The prefix cache is not used.
 """
 
 import json
@@ -24,9 +23,9 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import table
+from measure import machine
+from measure.paths import ROOT
+from measure.report import table
 from tuning import corpus, frozen_model, fusion, projector_file
 from tuning.conditioned_samples import Reader
 from tuning.evaluate import page
@@ -85,7 +84,7 @@ T5_WORDS = 32128
 
 
 def copy_tokenizer(source: Path, folder: Path, words: int) -> None:
-    """Filled up with tokens of no text, as what has no name is padding, which a server does not read."""
+    """Padded with unused tokens, as the server ignores rows without a token."""
     shutil.copy(source / "tokenizer_config.json", folder)
     tokenizer = json.loads((source / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -167,7 +166,7 @@ def ask(client, way: Way, prompt: str) -> tuple[list[int], float]:
 
 
 def measure(client, ways: list[Way], prompts: list[str], seed: int, progress) -> dict:
-    """Seconds of each prompt's answer, by all ways in a random order; once before that unmeasured."""
+    """Seconds of each prompt's answer, by all methods in random order, after a warm-up."""
     order = random.Random(seed)
     for way in ways:
         ask(client, way, prompts[0])
@@ -221,7 +220,7 @@ HEAD = [
 
 
 def main(serve, args, command: str, bar) -> int:
-    """`serve`: from a deployment file to a context with a Client."""
+    """`serve`: function from a deployment file to a context with a Client."""
     started = time.monotonic()
     busy = [machine.load_before(args.write)]
     lines = []

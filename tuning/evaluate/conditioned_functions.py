@@ -1,11 +1,11 @@
-"""LLM-to-SLM with a real pair of different tokens: Qwen2.5-Coder 1.5B reads functions, SmolLM2 135M says in
-one line what they do, or what they are called.
+"""LLM-to-SLM with distinct tokenizers: Qwen2.5-Coder 1.5B reads functions, SmolLM2 135M writes a one-line
+description or the name.
 
-A part of scripts/evaluate --llm-to-slm where scripts/models has fetched both. The small model is as it came;
-only a projector was trained (tuning/llm_to_slm.py --task functions --train frozen). Functions are of files
-that it was not trained on; what the two models themselves were trained on is not known, and the standard
-library is likely among it. All three are asked by the same text, which ends as a comment begins, and
-answer to the end of the line.
+A part of scripts/evaluate --llm-to-slm if both models are downloaded. The small model is unchanged; only a
+projector was trained (tuning/llm_to_slm.py --task functions --train frozen). The functions are from files
+outside of its training data. The training data of the two models is unknown and likely includes the standard
+library. All models get the same prompt, which ends with the start of a comment, and answer to the end of the
+line.
 """
 
 import json
@@ -17,8 +17,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.peers.models import ROOT
-from bench.peers.report import table
+from measure.paths import ROOT
+from measure.report import table
 from tuning import conditioned_samples, corpus, frozen_model, functions
 from tuning.conditioned_difference import trained
 from tuning.evaluate import page
@@ -108,7 +108,7 @@ def tasks(stdlib: Path, settings: dict, count: int, seed: int) -> list[functions
 
 
 def ask(client, way: Way, example: functions.Example) -> tuple[str, int, float]:
-    """The greedy answer, its tokens, and the seconds that it took."""
+    """The greedy answer, its tokens and its seconds."""
     m = client.messages
     method = {"autoregressive": m.Autoregressive, "llm_to_slm": m.LlmToSlm}[way.method]()
     request = m.GenerateRequest(

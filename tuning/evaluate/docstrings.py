@@ -3,7 +3,7 @@
     scripts/evaluate --docstrings [--quick] [--write]
 
 The encoder reads a function without its docstring, the decoder writes that docstring's first line; what
-it writes is held against the file's own by ROUGE-L of words (BiLD tables 1 to 4 have summaries and
+it writes is compared with the file's docstring by ROUGE-L of words (BiLD tables 1 to 4 have summaries and
 translations). As with completions, answers that must be the large model's own are checked first, token
 for token, and then all methods are measured on the same sources, turn by turn.
 """
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import folded, table
+from measure import machine
+from measure.paths import ROOT
+from measure.report import folded, table
 from tuning import corpus, functions
 from tuning.evaluate import page
 from tuning.evaluate.grid import (

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from bench.peers import machine
-from bench.peers.llama_server import LlamaServer, llama_server
-from bench.peers.models import ROOT
-from bench.peers.serving import Client
+from measure import machine
+from measure.llama_server import LlamaServer, llama_server
+from measure.paths import ROOT
+from measure.serving import Client
 from tuning.evaluate import sandbox
 
 PAGE = ROOT / "docs" / "fidelity.md"

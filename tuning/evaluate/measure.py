@@ -1,4 +1,4 @@
-"""Runs configurations on tasks through a server, and says what came out of each."""
+"""Runs configurations on tasks through a server, and evaluates the answers."""
 
 import random
 import statistics
@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bench.peers.serving import Client, at_once
+from measure.serving import Client, at_once
 from tuning.calibration import cut_prompts
 from tuning.evaluate.grid import AR, Configuration
 from tuning.evaluate.quality import edit_similarity, rouge_l
 from tuning.windows import TokenStream
 
 LARGE = "code"  # a deployment of the large model, which scores
-UNMEASURED = 4  # tokens of an answer that nobody looks at
+UNMEASURED = 4  # tokens of a warm-up answer
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def cut_tasks(
 
 @dataclass
 class Answer:
-    """What came back for one task."""
+    """The answer to one task."""
 
     tokens: list[int]
     seconds: float  # from the call to the whole answer
@@ -61,7 +61,7 @@ class Answer:
 
 @dataclass
 class Row:
-    """A configuration's answers, a list for each turn, and what they are worth."""
+    """Answers of a configuration, a list per turn, and their evaluation."""
 
     configuration: Configuration
     turns: list[list[Answer]] = field(default_factory=list)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.peers import machine
-from bench.peers.models import ROOT
-from bench.peers.report import folded, table
+from measure import machine
+from measure.paths import ROOT
+from measure.report import folded, table
 from tuning.evaluate.grid import PAIRS, Configuration
 from tuning.evaluate.measure import Row
 from tuning.evaluate.plot import COLOURS, Panel, Series

@@ -1,4 +1,4 @@
-"""A small scatter plot with lines, as SVG: nothing needs to be installed for it."""
+"""A small scatter plot with lines, as SVG, without dependencies."""
 
 import math
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ INK, GRID = "#222222", "#e3e3e3"
 
 @dataclass
 class Series:
-    """Points (x, y, what the mouse is conditioned). Drawn in their order, joined by a line if asked."""
+    """Points (x, y, tooltip), drawn in order, optionally joined by a line."""
 
     name: str
     points: list[tuple[float, float, str]]

@@ -1,4 +1,4 @@
-"""How near one text is to another, both lists of token ids, or of words."""
+"""Similarity of two texts, given as lists of token ids or words."""
 
 import re
 

@@ -1,9 +1,9 @@
-"""Runs programs that nobody has read: in a child process with limits, without network where that is possible.
+"""Runs untrusted programs in a child process with limits, and without network if possible.
 
 Limits: wall and processor time, address space, open files, bytes of a file that is written (none). With
-`unshare` the program also has network and process namespaces of its own, so nothing that it starts
-outlives it. Started by root, it is nobody: it may not fork, and owns no files. Started by somebody else
-it can delete what that user can; so run such evaluations as root, in a container, or as a user of its own.
+`unshare` the program has separate network and process namespaces, so its children end with it. Started by root, it
+runs as user `nobody`, cannot fork and owns no files. Started by another user it can delete that user's files, so run
+such evaluations as root, in a container, or as a dedicated user.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ run(code, secret)
 
 
 def interpreter() -> str:
-    """The system's Python: the one that runs this may lie where nobody can read it."""
+    """The system's Python, as the user `nobody` may be unable to read the current one."""
     system = "/usr/bin/python3"
     return system if os.access(system, os.X_OK) else sys.executable
 
@@ -81,7 +81,7 @@ def own_namespaces() -> tuple[str, ...]:
 
 
 def run(program: str, limits: Limits = Limits()) -> Outcome:
-    """Did the program come to its end without an exception, within the limits?"""
+    """Whether the program ended without an exception, within the limits."""
     secret = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="tandem-program-") as folder:
         path = Path(folder) / "program.py"

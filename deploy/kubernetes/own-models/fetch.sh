@@ -1,8 +1,8 @@
-# Fills the volume. A file takes its name only when all of it is there, so that a pod that is ended in between leaves no half of one.
+# Downloads models into the volume. A file gets its name when it is complete, so an interrupted pod leaves no partial model.
 set -eu
 folder=${MODELS_FOLDER:-/models}
 
-# fetch FILE: from below MODELS_URL, once.
+# fetch FILE: downloads MODELS_URL/FILE if it is missing.
 fetch() {
   if [ -f "$folder/$1" ]; then return; fi
   mkdir -p "$(dirname "$folder/$1")"

@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
-"""Writes dashboard.json beside it, and the chart's copy: the panels of a Tandem server for Grafana 10 and newer.
+"""Generates dashboard.json and the chart's copy: a dashboard for Grafana 10 and newer.
 
-    deploy/observability/grafana/dashboard.py          writes it
-    deploy/observability/grafana/dashboard.py --check  1 where the file is not what this would write
-
-Panels are said here in a line each, as Grafana's own JSON takes a page for each.
+deploy/observability/grafana/dashboard.py          writes both files
+deploy/observability/grafana/dashboard.py --check  exit status 1 if a file is out of date
 """
 
 import json
@@ -12,12 +10,12 @@ import sys
 from pathlib import Path
 
 FILE = Path(__file__).with_name("dashboard.json")
-# Helm takes only files of the chart, and links do not outlive every way that a repository is copied.
+# A copy, as Helm reads only files of the chart, and symbolic links are lost in some copies of a repository.
 CHART = Path(__file__).resolve().parents[2] / "helm/tandem/files/dashboard.json"
 SOURCE = {"type": "prometheus", "uid": "${source}"}
-WIDTH = 24  # of Grafana's grid
+WIDTH = 24  # columns of Grafana's grid
 
-# What a query is cut down to: by server, or by server and deployment.
+# Label filters of a query: by server, or by server and deployment.
 FILTERS = {"@i": '{instance=~"$instance"}', "@m": '{instance=~"$instance", model=~"$model"}'}
 
 
@@ -28,7 +26,7 @@ def quantiles(metric, by="model"):
 
 
 def grown(metric, label):
-    """What a counter grows by in a second."""
+    """Growth of a counter per second."""
     return f"rate({metric}@{label}[$__rate_interval])"
 
 
@@ -37,7 +35,7 @@ def rate(metric, by, name, label="m"):
 
 
 def ratio(top, below, by, name, label="m"):
-    """Of two counters."""
+    """Ratio of two counters."""
     return [(rate(top, by, "", label)[0][0] + " / " + rate(below, by, "", label)[0][0], name)]
 
 
@@ -47,27 +45,27 @@ def mean(metric, by, name, label="m"):
 
 
 def now(metric, by, name, label="m"):
-    """A gauge, added up."""
+    """Sum of a gauge."""
     return [(f"sum by ({by}) ({metric}@{label})", name)]
 
 
-# Rows of panels: title, unit, queries with their legends, what it says.
+# Rows of panels: type, title, unit, queries with their legends, description.
 ROWS = [
     (
-        "At a glance",
+        "Overview",
         [
             ("stat", "Requests running", "short", [("sum(tandem_requests_running@m)", "")], ""),
             ("stat", "Requests waiting", "short", [("sum(tandem_requests_waiting@m)", "")], ""),
             (
                 "stat",
-                "Tokens a second",
+                "Tokens per second",
                 "short",
                 [("sum(rate(tandem_generated_tokens_total@m[$__rate_interval]))", "")],
                 "",
             ),
             (
                 "stat",
-                "First token, p95",
+                "Time to first token, p95",
                 "s",
                 [
                     (
@@ -79,7 +77,7 @@ ROWS = [
             ),
             (
                 "stat",
-                "Failed, of all",
+                "Failed requests",
                 "percentunit",
                 [
                     (
@@ -87,14 +85,14 @@ ROWS = [
                         "",
                     )
                 ],
-                "Refusals and wrong requests among them.",
+                "Includes refused and invalid requests.",
             ),
             (
                 "stat",
-                "Devices lost, servers stuck",
+                "Lost devices, stuck servers",
                 "short",
                 [("sum(tandem_device_lost@i) + sum(tandem_stuck@i)", "")],
-                "Anything but 0 wants a new start of that server.",
+                "Restart the server if this is not 0.",
             ),
         ],
     ),
@@ -103,28 +101,28 @@ ROWS = [
         [
             (
                 "timeseries",
-                "Time to the first token",
+                "Time to first token",
                 "s",
                 quantiles("tandem_time_to_first_token_seconds"),
                 "From arrival.",
             ),
             (
                 "timeseries",
-                "Between tokens",
+                "Time between tokens",
                 "s",
                 quantiles("tandem_inter_token_latency_seconds"),
                 "",
             ),
             (
                 "timeseries",
-                "Whole requests",
+                "Request latency",
                 "s",
                 quantiles("tandem_e2e_request_latency_seconds"),
                 "From arrival to the end.",
             ),
             (
                 "timeseries",
-                "Where a request's time goes, mean",
+                "Time by phase, mean",
                 "s",
                 mean("tandem_request_queue_seconds", "model", "{{model}} queue")
                 + mean("tandem_request_prefill_seconds", "model", "{{model}} prefill")
@@ -146,15 +144,15 @@ ROWS = [
             ),
             (
                 "timeseries",
-                "Tokens a second",
+                "Tokens per second",
                 "short",
-                rate("tandem_prompt_tokens_total", "model", "{{model}} read")
+                rate("tandem_prompt_tokens_total", "model", "{{model}} prompt")
                 + rate("tandem_generated_tokens_total", "model", "{{model}} generated"),
                 "",
             ),
             (
                 "timeseries",
-                "Requests that ended well",
+                "Completed requests",
                 "reqps",
                 rate(
                     "tandem_requests_total",
@@ -165,36 +163,38 @@ ROWS = [
             ),
             (
                 "timeseries",
-                "Requests that failed",
+                "Failed requests by status",
                 "reqps",
                 rate("tandem_requests_failed_total", "status", "{{status}}", "i"),
-                "By gRPC status, those refused included.",
+                "By gRPC status, refused requests included.",
             ),
             (
                 "timeseries",
-                "Refused before admission",
+                "Refused requests",
                 "reqps",
                 rate("tandem_requests_rejected_total", "reason", "{{reason}}", "i"),
                 "",
             ),
             (
                 "timeseries",
-                "Before admission",
+                "Tokenizing and paused",
                 "short",
                 now("tandem_requests_tokenizing", "instance", "{{instance}} tokenizing", "i")
-                + now("tandem_requests_paused", "instance", "{{instance}} paused by readers", "i"),
+                + now(
+                    "tandem_requests_paused", "instance", "{{instance}} paused (slow reader)", "i"
+                ),
                 "",
             ),
             (
                 "timeseries",
-                "Length of prompts",
+                "Prompt length",
                 "short",
                 quantiles("tandem_request_prompt_tokens"),
                 "In tokens.",
             ),
             (
                 "timeseries",
-                "Length of answers",
+                "Answer length",
                 "short",
                 quantiles("tandem_request_generated_tokens"),
                 "In tokens.",
@@ -202,18 +202,18 @@ ROWS = [
         ],
     ),
     (
-        "In tandem",
+        "Drafting",
         [
             (
                 "timeseries",
-                "Tokens a pass of the large model",
+                "Tokens per pass of the large model",
                 "short",
                 mean("tandem_tokens_per_pass", "model, method", "{{model}} {{method}}"),
-                "Mean over requests. 1 is plain decoding.",
+                "Mean over requests. 1: plain decoding.",
             ),
             (
                 "timeseries",
-                "Drafts that are kept",
+                "Draft acceptance",
                 "percentunit",
                 ratio(
                     "tandem_spec_decode_num_accepted_tokens_total",
@@ -221,58 +221,60 @@ ROWS = [
                     "model, method",
                     "{{model}} {{method}}",
                 ),
-                "Of all tokens that were drafted.",
+                "Share of accepted draft tokens.",
             ),
             (
                 "timeseries",
-                "Tokens kept of a draft",
+                "Accept length, mean",
                 "short",
                 mean("tandem_accept_length", "model, method", "{{model}} {{method}}"),
                 "",
             ),
             (
                 "timeseries",
-                "Kept, by place in the draft",
+                "Acceptance by position",
                 "percentunit",
                 [
                     (
                         "sum by (position) (rate(tandem_spec_decode_num_accepted_tokens_per_pos_total@m[$__rate_interval])) / on () group_left sum(rate(tandem_spec_decode_num_drafts_total@m[$__rate_interval]))",
-                        "place {{position}}",
+                        "position {{position}}",
                     )
                 ],
                 "",
             ),
             (
                 "timeseries",
-                "BiTA and PPD: which proposal a token was",
+                "BiTA and PPD: tokens by proposal",
                 "short",
                 rate(
                     "tandem_proposed_tokens_total",
                     "model, method, index",
                     "{{model}} {{method}} {{index}}",
                 ),
-                "Tokens a second, by mask or by rank among the candidates.",
+                "Tokens per second, by mask or rank of the candidate.",
             ),
             (
                 "timeseries",
-                "Passes a second",
+                "Passes per second",
                 "short",
                 rate("tandem_passes_total", "model, role", "{{model}} as {{role}}", "i"),
                 "",
             ),
             (
                 "timeseries",
-                "BiLD: calls of the large model",
+                "BiLD: fallbacks and rollbacks",
                 "short",
                 rate("tandem_bild_fallbacks_total", "model", "{{model}} fallbacks")
                 + rate("tandem_bild_forced_calls_total", "model", "{{model}} forced")
                 + rate("tandem_bild_rollbacks_total", "model", "{{model}} rollbacks")
-                + rate("tandem_bild_rolled_back_tokens_total", "model", "{{model}} tokens back"),
-                "A second.",
+                + rate(
+                    "tandem_bild_rolled_back_tokens_total", "model", "{{model}} rolled back tokens"
+                ),
+                "Per second.",
             ),
             (
                 "timeseries",
-                "PPD: guesses that were right",
+                "PPD: match rate",
                 "percentunit",
                 ratio(
                     "tandem_ppd_matches_total",
@@ -284,7 +286,7 @@ ROWS = [
                     "tandem_ppd_first_matches_total",
                     "tandem_ppd_rounds_total",
                     "model",
-                    "{{model}} the first",
+                    "{{model}} first candidate",
                 ),
                 "",
             ),
@@ -294,9 +296,9 @@ ROWS = [
                 "short",
                 rate("tandem_ppd_lower_seconds_total", "model", "{{model}} to the early layer")
                 + rate("tandem_ppd_upper_seconds_total", "model", "{{model}} above it")
-                + rate("tandem_ppd_barrier_seconds_total", "model", "{{model}} behind workers")
-                + rate("tandem_ppd_worker_seconds_total", "model", "{{model}} workers, beside"),
-                "Seconds a second, all requests together.",
+                + rate("tandem_ppd_barrier_seconds_total", "model", "{{model}} waiting for workers")
+                + rate("tandem_ppd_worker_seconds_total", "model", "{{model}} workers, concurrent"),
+                "Seconds per second, all requests.",
             ),
         ],
     ),
@@ -324,33 +326,33 @@ ROWS = [
             ),
             (
                 "timeseries",
-                "Prompt tokens that the prefix cache had",
+                "Prefix cache hit rate",
                 "percentunit",
                 [
                     (
                         "sum(rate(tandem_prefix_cache_hits_total@i[$__rate_interval])) / sum(rate(tandem_prefix_cache_queries_total@i[$__rate_interval]))",
-                        "of those looked up",
+                        "of looked-up prompt tokens",
                     )
                 ],
                 "",
             ),
             (
                 "timeseries",
-                "Evictions",
+                "Preemptions",
                 "short",
                 rate("tandem_preemptions_total", "instance", "{{instance}}", "i"),
-                "Requests a second that give their pages back and are filled again later.",
+                "Requests per second that lose their KV pages and are recomputed later.",
             ),
             (
                 "timeseries",
-                "Rows of a batch, mean",
+                "Rows per batch, mean",
                 "short",
                 mean("tandem_batch_rows", "model, device", "{{model}} {{device}}", "i"),
                 "",
             ),
             (
                 "timeseries",
-                "Batches a second",
+                "Batches per second",
                 "short",
                 rate("tandem_batches_total", "model, device", "{{model}} {{device}}", "i"),
                 "",
@@ -377,14 +379,14 @@ ROWS = [
         ],
     ),
     (
-        "Process and edge",
+        "Process and connections",
         [
             (
                 "timeseries",
-                "Processors",
+                "CPU",
                 "short",
                 [("rate(process_cpu_seconds_total@i[$__rate_interval])", "{{instance}}")],
-                "Seconds of processor time a second.",
+                "CPU seconds per second.",
             ),
             (
                 "timeseries",
@@ -406,7 +408,7 @@ ROWS = [
             ),
             (
                 "timeseries",
-                "Refused at the edge, lines of the log lost",
+                "Refused connections and calls, dropped log lines",
                 "short",
                 [
                     (
@@ -419,18 +421,18 @@ ROWS = [
                     ),
                     ("rate(tandem_log_dropped_total@i[$__rate_interval])", "{{instance}} log"),
                 ],
-                "A second.",
+                "Per second.",
             ),
             (
                 "timeseries",
-                "Memory of what waits",
+                "Memory of waiting requests",
                 "bytes",
                 now("tandem_waiting_bytes", "instance", "{{instance}}", "i"),
-                "limits.max_waiting_bytes bounds it.",
+                "Limited by limits.max_waiting_bytes.",
             ),
             (
                 "table",
-                "What runs",
+                "Build",
                 "short",
                 [("tandem_build_info@i", "")],
                 "",
@@ -440,8 +442,8 @@ ROWS = [
 ]
 
 
-# Where a figure turns red. Grafana's own default is 80, whatever the figure is.
-LIMITS = {"Failed, of all": 0.05, "Devices lost, servers stuck": 1}
+# Values from which a stat is red. Grafana's default is 80 for all.
+LIMITS = {"Failed requests": 0.05, "Lost devices, stuck servers": 1}
 
 
 def thresholds(title):
@@ -531,7 +533,7 @@ def dashboard():
     return {
         "uid": "tandem-server",
         "title": "Tandem",
-        "description": "A server of large and small language models in tandem.",
+        "description": "Tandem inference server.",
         "tags": ["tandem", "llm"],
         "schemaVersion": 39,
         "version": 1,
@@ -561,7 +563,7 @@ def main(arguments):
     if arguments == ["--check"]:
         wrong = [file for file in (FILE, CHART) if file.read_text("utf-8") != text]
         for file in wrong:
-            print(f"{file} is not what {Path(__file__).name} writes; run it", file=sys.stderr)
+            print(f"{file} is out of date; update it with: {Path(__file__).name}", file=sys.stderr)
         return 1 if wrong else 0
     for file in (FILE, CHART):
         file.write_text(text, "utf-8")

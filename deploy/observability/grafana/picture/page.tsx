@@ -1,4 +1,4 @@
-// Draws a dashboard from what Prometheus answered to its queries (picture.py), with the components that Grafana itself draws with.
+// Draws a dashboard from query results of Prometheus (picture.py) with the components of Grafana.
 import {
   applyFieldOverrides,
   createTheme,
@@ -31,7 +31,7 @@ type Answered = { panel: any; series: Series[] };
 declare const DASHBOARD: { title: string; from: number; to: number; note: string; panels: Answered[] };
 
 const theme = createTheme({ colors: { mode: 'dark' } });
-const WIDTH = 1680; // of the page, in pixels; a row of Grafana's grid is 30 high, with 8 between panels
+const WIDTH = 1680; // pixels; a grid row of Grafana is 30 high, with gaps of 8
 const GAP = 8;
 const ROW = 38;
 
@@ -43,7 +43,7 @@ const range: TimeRange = {
 
 function framesOf({ panel, series }: Answered): DataFrame[] {
   const defaults = panel.fieldConfig.defaults;
-  // What Grafana takes for a stat without a colour of its own is its threshold's; a line takes the next of the palette.
+  // Grafana colours a stat by its threshold and a line by the palette.
   const color = { mode: panel.type === 'stat' ? FieldColorModeId.Thresholds : FieldColorModeId.PaletteClassic };
   const thresholds = defaults.thresholds && {
     mode: ThresholdsMode.Absolute,

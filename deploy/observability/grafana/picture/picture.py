@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Draws dashboard.json as it looks after minutes of a real server's life: docs/dashboard.png.
+"""Draws dashboard.json with data of a running server: docs/dashboard.png.
 
     deploy/observability/grafana/picture/picture.py [--minutes 5] [--binaries build/release/bin]
 
-A tandem-server with the demo's models works under `tandem bench`, a Prometheus (Debian's) scrapes it every 2 s and answers
-the dashboard's own queries, and Grafana's own components (@grafana/ui of npm, of the version in deploy/compose) draw the answers in
-headless Chromium. Grafana's server takes no part. Needs node, npm, `prometheus`
-and `chromium` (apt-get install prometheus chromium; `--prometheus` and `--chromium` name others).
+`tandem bench` loads a tandem-server with the demo models. Prometheus scrapes it every 2 s and answers the queries of the
+dashboard. The components of Grafana (npm package @grafana/ui, in the version of deploy/compose) draw the results in headless
+Chromium, without a Grafana server. Needs node, npm, `prometheus` and `chromium` (apt-get install prometheus chromium, or
+`--prometheus` and `--chromium`).
 """
 
 import argparse
@@ -25,9 +25,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[3]
 SCRAPE = 2  # seconds
-RATE = f"{4 * SCRAPE}s"  # what Grafana makes of $__rate_interval
+RATE = f"{4 * SCRAPE}s"  # value of $__rate_interval in Grafana
 STEP = SCRAPE
-# Minutes are divided among these: one after the other, each of `tandem bench`'s flags.
+# Flags of `tandem bench`: consecutive loads of equal duration.
 LOADS = (
     "--concurrency 2 --method autoregressive",
     "--rate 4",
@@ -49,7 +49,7 @@ def running(command, **options):
 
 
 def wait_for(condition, process, what):
-    """Raises SystemExit where the process ends before; `120` only bounds a failure."""
+    """Raises SystemExit if the process ends first, or after 120 s."""
     end = time.monotonic() + 120
     while not condition():
         if process.poll() is not None:
@@ -65,7 +65,7 @@ def free_port():
 
 
 def ready(address):
-    """Whether that Prometheus answers queries."""
+    """Whether Prometheus answers queries."""
     try:
         with urllib.request.urlopen(f"http://{address}/-/ready", timeout=10) as answer:
             return answer.status == 200
@@ -80,7 +80,7 @@ def get(address, path, **parameters):
 
 
 def legend(target, labels):
-    """A series' name, as Grafana makes it of legendFormat; without one of its labels."""
+    """Name of a series as in Grafana: legendFormat, or its labels."""
     form = target.get("legendFormat")
     if form:
         return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda m: labels.get(m[1], ""), form)
@@ -88,7 +88,7 @@ def legend(target, labels):
 
 
 def asked(expression):
-    """A query with the dashboard's variables put in, all of each chosen."""
+    """A query with the variables of the dashboard set to all values."""
     for name, value in ALL.items():
         expression = expression.replace(name, value)
     return expression
@@ -106,7 +106,7 @@ def answered(address, panel, begin, end):
         for result in answer["data"]["result"]:
             labels = result["metric"]
             points = result.get("values") or [result["value"]]
-            # JSON has no NaN: Prometheus writes it as text, and Grafana leaves a gap.
+            # Prometheus returns NaN as text. Grafana draws a gap.
             values = [None if v in ("NaN", "+Inf", "-Inf") else float(v) for _, v in points]
             by_time = {round(t * 1000): v for (t, _), v in zip(points, values, strict=True)}
             found.append(
@@ -121,7 +121,7 @@ def answered(address, panel, begin, end):
 
 
 def observe(args, folder):
-    """The dashboard's panels with what Prometheus answered, after minutes of load."""
+    """The panels with the results of their queries after the load."""
     ports = folder / "ports"
     server = [args.binaries / "tandem-server", "--config", ROOT / "deploy/demo.textproto"]
     server += ["--listen=127.0.0.1:0", "--http=127.0.0.1:0", f"--port-file={ports}"]
@@ -143,7 +143,7 @@ def observe(args, folder):
             end = time.time() + args.minutes * 60 / len(LOADS)
             while time.time() < end:
                 bench = [args.binaries / "tandem", "bench", "--server", at["grpc"], *load.split()]
-                # A wrong request now and then: panels of refusals have something to show.
+                # An invalid request, for the panels of refused requests.
                 wrong = [
                     args.binaries / "tandem",
                     "generate",
@@ -161,8 +161,8 @@ def observe(args, folder):
         "title": dashboard["title"],
         "from": round(begin * 1000),
         "to": round(end * 1000),
-        "note": "drawn by Grafana's components from what Prometheus answered to dashboard.json's queries; "
-        f"the demo's pair, {args.minutes:g} minutes of tandem bench",
+        "note": "drawn by Grafana components from Prometheus data; "
+        f"demo models, {args.minutes:g} minutes of tandem bench",
         "panels": panels,
     }
 
@@ -194,10 +194,12 @@ def draw(args, seen, folder):
     chromium = [args.chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     chromium += ["--allow-file-access-from-files", "--virtual-time-budget=20000"]
     chromium += [f"--window-size=1680,{bottom * 38 + 56}", f"--screenshot={args.output}"]
-    # It says much about buses that are not there.
-    said = subprocess.run([*chromium, f"file://{folder}/page.html"], capture_output=True, text=True)
-    if said.returncode != 0:
-        raise SystemExit(said.stderr)
+    # Captured, as Chromium prints warnings about a missing D-Bus.
+    result = subprocess.run(
+        [*chromium, f"file://{folder}/page.html"], capture_output=True, text=True
+    )
+    if result.returncode != 0:
+        raise SystemExit(result.stderr)
 
 
 def main():

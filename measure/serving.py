@@ -1,4 +1,4 @@
-"""A tandem-server of our own and a client of it, over gRPC as any client would."""
+"""Starts a tandem-server, and a gRPC client of it."""
 
 import contextlib
 import importlib
@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc
 from grpc_tools import protoc
 
-from bench.peers import machine
-from bench.peers.models import ROOT
+from measure import machine
+from measure.paths import ROOT
 
 BINARY = ROOT / "build/release/bin/tandem-server"
 
@@ -41,8 +41,8 @@ def server(
 ) -> Iterator["Client"]:
     """Starts a server on a free port and yields a Client of it.
 
-    It serves either these models, each under its name and in `dtype`, or what the deployment file
-    `config` says. With end_with_parent it is killed when the thread that called this ends.
+    It serves either these models by name in `dtype`, or the deployment file `config`. With end_with_parent it is
+    killed when the calling thread ends.
     """
     if (models is None) == (config is None):
         raise ValueError("a server has either models or a config")
@@ -85,7 +85,7 @@ class Client:
         self.channel.close()
 
     def score(self, model: str, tokens: list[int]) -> list[float]:
-        """Natural logarithms of the probabilities of all tokens but the first."""
+        """Natural log-probabilities of all tokens except the first."""
         request = self.messages.ScoreRequest(
             model=model, token_ids=self.messages.TokenIds(ids=tokens), score_prompt=True
         )
@@ -110,11 +110,11 @@ class Client:
         )
 
     def complete(self, request):
-        """The only choice of a request that is answered whole."""
+        """The only choice of a unary request."""
         return self.stub.Complete(request).choices[0]
 
     def negative_log_likelihood(self, model: str, prompt: list[int], tokens: list[int]) -> float:
-        """Nats of `tokens` behind `prompt` under the large model of `model`, all together."""
+        """Total nats of `tokens` after `prompt` under the large model of `model`."""
         m = self.messages
         request = m.ScoreRequest(
             model=model,
@@ -124,7 +124,7 @@ class Client:
         return -self.stub.Score(request).total_logprob
 
     def stream(self, model: str, prompt: list[int], new_tokens: int) -> list[int]:
-        """One stream's tokens, greedy, going on after an end of text."""
+        """Tokens of one stream, greedy, ignoring the end of the text."""
         request = self.request(model, prompt, new_tokens, ignore_eos=True)
         tokens = []
         for event in self.stub.Generate(request):
@@ -137,9 +137,8 @@ class Client:
         return tokens
 
     def generate(self, model: str, prompts: list[list[int]], new_tokens: int | list[int]):
-        """Tokens of all prompts, so many or so many each, and seconds from first call to last end.
-
-        Each prompt is a stream of its own.
+        """Tokens of all prompts, and seconds from the first call to the last end. `new_tokens`: for all or for each
+        prompt. Each prompt is a stream.
         """
         wanted = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
         results, errors = [None] * len(prompts), []
@@ -166,14 +165,14 @@ class Client:
 
 
 def at_once(function: Callable, items: Sequence, streams: int) -> Iterator:
-    """`function` of every item in order, `streams` calls at a time; raises what a call raises."""
+    """`function` of every item in order, `streams` calls at a time. Raises the exception of a call."""
     with ThreadPoolExecutor(streams) as pool:
         yield from pool.map(function, items)
 
 
 @contextlib.contextmanager
 def lazily(binary: Path, models: dict[str, Path]) -> Iterator[Callable[[], Client]]:
-    """Yields a function that gives a Client, and starts the server when it is first called."""
+    """Yields a function that returns a Client and starts the server on its first call."""
     with contextlib.ExitStack() as stack:
         clients: list[Client] = []
 

@@ -1,4 +1,4 @@
-"""llama.cpp's llama-server, started and asked over HTTP, as its users do."""
+"""Starts llama-server of llama.cpp, and an HTTP client of it."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ class LlamaServer:
             return False
 
     def tokenize(self, text: str) -> list[int]:
-        """As its other programs read a text: with the tokens that begin one, none by its name."""
+        """Tokens as in other programs of llama.cpp: with initial special tokens, without parsing special tokens."""
         return self.ask("tokenize", {"content": text, "add_special": True, "parse_special": False})[
             "tokens"
         ]
@@ -70,7 +70,7 @@ def free_port() -> int:
 def llama_server(
     binary: Path, model: Path, flags: Sequence[str] = (), threads: int = 2, context: int = 2048
 ) -> Iterator[LlamaServer]:
-    """`binary` serving `model` on a port of its own, with these flags besides; ends with the block."""
+    """Runs `binary` with `model` and additional flags on a free port until the end of the block."""
     port = free_port()
     command = [str(binary), "--model", str(model), "--port", str(port), "--host", "127.0.0.1"]
     command += ["--threads", str(threads), "--ctx-size", str(context), "--parallel", "1"]

@@ -1,4 +1,4 @@
-"""The machine that a benchmark ran on, and what else it was doing."""
+"""The machine of a benchmark and its load."""
 
 import contextlib
 import ctypes
@@ -21,19 +21,19 @@ def processor() -> str:
 
 
 def instructions() -> str:
-    """The widest of the vector instruction sets that matter here."""
+    """The relevant vector instruction sets."""
     flags = Path("/proc/cpuinfo").read_text().split("flags", 1)[-1].split("\n", 1)[0].split()
     names = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX-512 BF16", "amx_tile": "AMX"}
     return ", ".join(name for flag, name in names.items() if flag in flags)
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def load() -> float:
-    """Share of all processor time that was used in the last second, by anybody."""
+    """Share of processor time that all processes used within one second."""
 
     def read():
         fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
@@ -46,40 +46,40 @@ def load() -> float:
 
 
 def load_before(write: bool) -> float:
-    """load(), as a run begins. A busy machine is told of, and ends a run that would be written down:
-    other engines suffer far more from it than ours, as their threads wait for each other."""
+    """load() before a run. Warns if the machine is busy, and exits with status 2 if `write` is set: load slows
+    other engines more than Tandem, as their threads wait for each other."""
     busy = load()
     if busy > 0.1:
-        print(f"{busy:.0%} of the machine is busy with something else", file=sys.stderr)
+        print(f"other processes use {busy:.0%} of the machine", file=sys.stderr)
         if write:
-            print("so this run would not be worth writing down", file=sys.stderr)
+            print("--write needs an idle machine", file=sys.stderr)
             raise SystemExit(2)
     return busy
 
 
 def busy_seconds() -> float:
-    """Processor time that anybody used since the machine started, this one's hosts included."""
+    """Processor seconds of all processes since boot, including stolen time."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, interrupts, soft, stolen = (int(x) for x in fields[:8])
     return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def group_and_ticks(process: Path) -> tuple[int, int]:
-    """Of a folder in /proc: the process group, and processor time in the system's ticks."""
+    """Process group and processor ticks of a folder in /proc."""
     fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
     return int(fields[2]), int(fields[11]) + int(fields[12])
 
 
 def process_seconds(process: int) -> float:
-    """Processor time that a process has used."""
+    """Processor seconds of a process."""
     return group_and_ticks(Path(f"/proc/{process}"))[1] / os.sysconf("SC_CLK_TCK")
 
 
 def group_seconds(group: int) -> float:
-    """Processor time that the live processes of a process group have used."""
+    """Processor seconds of the live processes of a process group."""
     ticks = 0
     for process in Path("/proc").glob("[0-9]*"):
-        # Others may end meanwhile.
+        # Processes can end meanwhile.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             of, used = group_and_ticks(process)
             ticks += used if of == group else 0
@@ -87,16 +87,15 @@ def group_seconds(group: int) -> float:
 
 
 def end_with_parent() -> None:
-    """For subprocess.Popen's preexec_fn: the child is killed when the thread that made it ends.
-
-    However it ends; so make it in the main thread.
+    """For subprocess.Popen's preexec_fn: the child is killed when the thread that started it ends, for any
+    reason. So start it in the main thread.
     """
     pr_set_pdeathsig = 1
     LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def bandwidth() -> float:
-    """Bytes per second of reading memory with all of torch's threads."""
+    """Memory bandwidth in bytes per second, with all threads of torch."""
     import torch
 
     values = torch.ones(128 << 20, dtype=torch.float32)
@@ -109,7 +108,7 @@ def bandwidth() -> float:
 
 
 def commit(root: Path) -> str:
-    """The commit that is checked out, with a note if files differ from it."""
+    """The checked-out commit, with a note if files differ from it."""
     git = ["git", "-C", str(root)]
     try:
         name = subprocess.check_output([*git, "rev-parse", "--short=12", "HEAD"], text=True).strip()
