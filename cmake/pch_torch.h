@@ -1,5 +1,5 @@
-// Precompiled for the LibTorch backend. Single operators instead of <torch/torch.h>, which takes 26 s
-// and 1 GB per file.
+// Precompiled for the LibTorch backend. Single operators instead of <torch/torch.h>, which takes 26
+// s and 1 GB per file.
 #pragma once
 
 #include <ATen/Context.h>

@@ -49,9 +49,8 @@ void lower_history(const PassFlight& flight, Work* work) {
   const int n = work->rows_before();
   work->token_history = flight.cache->token_history();
   work->history_begin = std::min(work->token_history->known(), n);
-  const auto inputs =
-      flight.cache->inputs().subspan(static_cast<size_t>(work->history_begin),
-                                     static_cast<size_t>(n - work->history_begin));
+  const auto inputs = flight.cache->inputs().subspan(static_cast<size_t>(work->history_begin),
+                                                     static_cast<size_t>(n - work->history_begin));
   work->history.assign(inputs.begin(), inputs.end());
   for (const auto& [row, in] : flight.cache->chosen()) {
     if (row >= work->history_begin && row < n) work->history_chosen.emplace_back(row, in);

@@ -18,7 +18,8 @@ absl::Status client_status(const absl::Status& status, const std::string& reques
 // "INVALID_ARGUMENT"
 const char* code_name(absl::StatusCode code);
 
-// The reason of docs/grpc_api.md, such as "QUEUE_FULL". Without one: "INVALID_FIELD" or the code's name.
+// The reason of docs/grpc_api.md, such as "QUEUE_FULL". Without one: "INVALID_FIELD" or the code's
+// name.
 std::string reason_of(const absl::Status& status);
 
 // The delay before a retry of RESOURCE_EXHAUSTED, in milliseconds.

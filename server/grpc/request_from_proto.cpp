@@ -15,8 +15,8 @@
 #include "engine/base/sampling_params.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
-#include "engine/host/methods/plan.h"
 #include "engine/host/config/settings_proto.h"
+#include "engine/host/methods/plan.h"
 #include "server/grpc/chat_json.h"
 #include "server/grpc/proto_enums.h"
 

@@ -2,7 +2,8 @@
 // unsupported fields by name. Ranges are checked in server/grpc/request_from_proto.h; renamed()
 // translates the names in those errors to OpenAI's.
 //
-// docs/http_api.md lists all fields. Pure functions; errors are INVALID_ARGUMENT and quote no texts.
+// docs/http_api.md lists all fields. Pure functions; errors are INVALID_ARGUMENT and quote no
+// texts.
 #pragma once
 
 #include <string>

@@ -67,7 +67,7 @@ absl::Status add_conditioning(const Deployment& deployment, const MethodEntry& e
     }
     if (!source.prompt_only && deployment.conditioned_only()) {
       return not_offered(deployment, entry.path("speculative"), "true",
-                   "false (its models cannot be taken for each other)");
+                         "false (its models cannot be taken for each other)");
     }
   }
   return absl::OkStatus();

@@ -26,10 +26,10 @@ struct MethodPlan {
   Contract contract = Contract::kExact;
   std::function<Task<void>(Gen)> start;
   std::shared_ptr<const Cast> cast;  // large role first
-  int width = 1;                 // SequenceSpec::width
-  int extra_rows = 0;            // SequenceSpec::extra_rows
-  int64_t context_length = 0;    // rows of text that each of its caches can hold
-  bool available = true;         // no device that it needs is lost
+  int width = 1;                     // SequenceSpec::width
+  int extra_rows = 0;                // SequenceSpec::extra_rows
+  int64_t context_length = 0;        // rows of text that each of its caches can hold
+  bool available = true;             // no device that it needs is lost
   // Rows of the caches that hold only the prompt.
   int64_t prompt_length = std::numeric_limits<int64_t>::max();
   std::string reader, writer;  // model names, if one model runs the prompt for another
@@ -38,7 +38,7 @@ struct MethodPlan {
 // The roles of a method with some parameters.
 struct MethodVariant {
   std::vector<ModelInRole> needs;
-  absl::Status status;           // why requests cannot use it
+  absl::Status status;               // why requests cannot use it
   std::shared_ptr<const Cast> cast;  // roles of `needs` in their order, then encoders
   int64_t prompt_length = std::numeric_limits<int64_t>::max();
   std::string reader, writer;

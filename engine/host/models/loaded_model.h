@@ -9,8 +9,8 @@
 
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
-#include "engine/pass/backend.h"
 #include "engine/base/sampling_params.h"
+#include "engine/pass/backend.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
 

@@ -5,10 +5,10 @@
 #include "absl/strings/str_format.h"
 #include "engine/backend/torch/device.h"
 #include "engine/backend/torch/memory.h"
-#include "engine/backend/torch/weights/hf/generation_config.h"
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/gguf/tokenizer.h"
 #include "engine/backend/torch/weights/hf/config.h"
+#include "engine/backend/torch/weights/hf/generation_config.h"
 #include "engine/base/status.h"
 #include "engine/host/models/loader.h"
 

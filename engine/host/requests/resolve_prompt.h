@@ -15,8 +15,9 @@ namespace tandem {
 
 // A prompt in tokens.
 struct TokenizedPrompt {
-  std::vector<Token> tokens;   // of the model that answers
-  std::vector<Token> read;     // SequenceSpec::conditioning_tokens: the large model's, if it runs other tokens
+  std::vector<Token> tokens;  // of the model that answers
+  std::vector<Token>
+      read;  // SequenceSpec::conditioning_tokens: the large model's, if it runs other tokens
   std::vector<int> alignment;  // SequenceSpec::alignment
   std::vector<Token> context;  // the last tokens of the text in the answering model's tokenizer
 };

@@ -15,8 +15,8 @@ namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
 
-// A sequence without a scheduler. Backends refuse rows in which all tokens are banned; here they are
-// answered: pass i of the request has the i-th of `logprobs`, and later ones the last.
+// A sequence without a scheduler. Backends refuse rows in which all tokens are banned; here they
+// are answered: pass i of the request has the i-th of `logprobs`, and later ones the last.
 class ScriptedSequence final : public Sequence {
  public:
   explicit ScriptedSequence(std::vector<std::vector<float>> logprobs)

@@ -85,8 +85,9 @@ TEST(ContractProcessors, TreesGreedyAndSampled) {
     const auto tree = static_cast<BitaTreeKind>(seed % 6);
     BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
     o.models[0].config.vocab_size = 8;  // so that guesses are right now and then
-    expect_reference(o, {{Role::kLarge, ModelId(0), 0}}, seed, seed % 2 ? 0.9F : 0,
-                     [&stats, M, k, tree](Gen g) { return bita(g, {M, k, tree, Pace::kFixed}, &stats); });
+    expect_reference(
+        o, {{Role::kLarge, ModelId(0), 0}}, seed, seed % 2 ? 0.9F : 0,
+        [&stats, M, k, tree](Gen g) { return bita(g, {M, k, tree, Pace::kFixed}, &stats); });
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(stats.accepted, 1000);

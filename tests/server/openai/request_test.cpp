@@ -192,8 +192,9 @@ TEST(OpenAiRequest, RefusesByNameWhatIsOfAnotherType) {
   EXPECT_THAT(
       messages(R"([{"role":"user","content":[{"type":"image_url","image_url":"SECRET"}]}])"),
       HasSubstr("messages[0].content[0].type: another type; allowed: \"text\""));
-  EXPECT_THAT(messages(R"([{"role":"a","tool_calls":[{"function":{"arguments":"SECRET"}}]}])"),
-              HasSubstr("messages[0].tool_calls[0].function.arguments: a string that is not a JSON"));
+  EXPECT_THAT(
+      messages(R"([{"role":"a","tool_calls":[{"function":{"arguments":"SECRET"}}]}])"),
+      HasSubstr("messages[0].tool_calls[0].function.arguments: a string that is not a JSON"));
   for (const char* body : {"", "[]", "{", "null", "{\"model\":\"\xFF\"}"}) {
     const auto out = request_from(Kind::kChat, body);
     EXPECT_THAT(std::string(out.status().message()), HasSubstr("body: ")) << body;

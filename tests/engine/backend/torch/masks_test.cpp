@@ -99,7 +99,8 @@ TEST_P(MaskRows, EqualTransformers) {
   }
 }
 
-// docs/reliability.md, oracle 6, bit by bit and in every type: mask rows change neither the other rows nor the cache.
+// docs/reliability.md, oracle 6, bit by bit and in every type: mask rows change neither the other
+// rows nor the cache.
 TEST_P(MaskRows, ChangeNoOtherRows) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
     Driver driver = golden_.load(16, dtype);
