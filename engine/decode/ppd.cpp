@@ -145,7 +145,7 @@ void Ppd::end_pass(Worker& w) {
     RowList path;
     for (Row row = 0; row < w.before; ++row) path.push_back(row);
     if (right >= 0) path.push_back(static_cast<Row>(w.before + right));
-    g_.keep(w.stage.cache, path);
+    g_.retain(w.stage.cache, path);
   }
   if (!w.candidates.empty()) {
     w.seconds = w.pass->seconds();

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/base/enum_names.h"
-#include "engine/host/request.h"
+#include "engine/host/requests/request.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem {

@@ -9,6 +9,7 @@
 #include "engine/host/methods/plan.h"
 #include "engine/host/requests/matching_stops.h"
 #include "engine/host/requests/resolve_sampling.h"
+#include "engine/sampling/warp.h"
 
 namespace tandem {
 namespace {

@@ -531,7 +531,7 @@ TEST(SequenceCache, RowsThatGoLeaveTheTokenHistory) {
   tree.add(token_in(12), 0);
   one.cache.append(kLayers, tree);
   count_all(one.cache);
-  one.cache.keep(std::vector<Row>{0, 2});
+  one.cache.retain(std::vector<Row>{0, 2});
   EXPECT_EQ(history->known(), 5) << "row 5 has another token now";
   EXPECT_EQ(one.cache.inputs()[5], 12);
   count_all(one.cache);

@@ -26,13 +26,13 @@ BildParams random_bild(Rng& rng) {
   return a;
 }
 
-void use_bild(SequenceSpec& s, BildParams a, std::vector<RoleModel> roles) {
-  s.roles = std::move(roles);
-  if (s.roles[1].to > 0) a.num_masks.reset();  // early exit has none
+void use_bild(SequenceSpec& s, BildParams a, std::vector<CastRole> roles) {
+  if (roles[1].layers > 0) a.num_masks.reset();  // early exit has none
   if (a.num_masks) {
-    s.roles[1].masks = kAdapter;
+    roles[1].mask_adapter = kAdapter;
     s.extra_rows = parallel_draft_rows(*a.num_masks);
   }
+  s.cast = make_cast(std::move(roles));
   s.method = [a](Gen g) { return bild(g, a); };
 }
 

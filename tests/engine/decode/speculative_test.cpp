@@ -36,15 +36,15 @@ Drafting random_or_paying(Rng& rng) {
 }
 
 void use_drafting(SequenceSpec& s, const Drafting& a) {
-  s.roles = two_models();
+  s.cast = make_cast(two_models());
   s.method = [p = SpeculativeParams(a)](Gen g) { return speculative(g, p); };
   if (a.num_masks.value_or(0) > 0) {
-    s.roles[1].masks = a.by_adapter;
+    edit_cast(s).roles[1].mask_adapter = a.by_adapter;
     s.extra_rows = parallel_draft_rows(*a.num_masks);
   }
   if (!a.by_lookup()) return;
   s.extra_rows = 0;
-  s.roles.pop_back();
+  s.cast = make_cast({two_models().front()});
   s.method = [p = a.ngram()](Gen g) { return ngram(g, p); };
 }
 
