@@ -18,7 +18,7 @@ absl::Status behind_a_shortage() {
 }  // namespace
 
 BatchRunner::BatchRunner(std::string name, const DeviceQueue* queue, TorchShared& shared,
-                         const std::map<ModelId, LoadedModel>& models, const Worker::Around& around)
+                         const std::map<ModelId, DeviceModel>& models, const Worker::Around& around)
     : name_(std::move(name)),
       queue_(queue),
       shared_(shared),

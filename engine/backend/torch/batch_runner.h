@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/async/worker.h"
-#include "engine/backend/torch/loaded_model.h"
+#include "engine/backend/torch/device_model.h"
 #include "engine/backend/torch/mover.h"
 #include "engine/backend/torch/queue/queue.h"
 #include "engine/backend/torch/shared.h"
@@ -24,7 +24,7 @@ class BatchRunner {
   // only while no batch is in flight. around: runs the thread's loop, on the thread. All outlive
   // this.
   BatchRunner(std::string name, const DeviceQueue* queue, TorchShared& shared,
-              const std::map<ModelId, LoadedModel>& models, const Worker::Around& around);
+              const std::map<ModelId, DeviceModel>& models, const Worker::Around& around);
 
   // As Backend::launch(). `done` is called on the thread, in launch order.
   void launch(const Batch& batch, Backend::Done done);
@@ -52,7 +52,7 @@ class BatchRunner {
   const std::string name_;
   const DeviceQueue* const queue_;
   TorchShared& shared_;
-  const std::map<ModelId, LoadedModel>& models_;
+  const std::map<ModelId, DeviceModel>& models_;
   Mover mover_;
   bool out_of_memory_ = false;      // the last batch
   std::deque<InFlight> in_flight_;  // oldest first

@@ -57,7 +57,7 @@ TorchDevice::Impl::Impl(const DeviceConfig& c, const Platform& p, std::shared_pt
         loop();
       }) {}
 
-int64_t TorchDevice::Impl::scratch_pages(const LoadedModel& loaded) const {
+int64_t TorchDevice::Impl::scratch_pages(const DeviceModel& loaded) const {
   const bool replays =
       queue != nullptr && config.graphs && StepGraphs::supports(*loaded.model, loaded.shape);
   return replays ? StepGraphs::scratch_pages(loaded.size.page_rows) : 0;
@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
 absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) try {
   const auto it = impl_->models.find(model);
   if (it == impl_->models.end()) return absl::InternalError("allocate_pools before load");
-  LoadedModel& loaded = it->second;
+  DeviceModel& loaded = it->second;
   if (size.page_rows != loaded.size.page_rows) {
     return out_of_range("page_rows", size.page_rows, absl::StrCat(loaded.size.page_rows));
   }
@@ -135,7 +135,7 @@ absl::StatusOr<int64_t> TorchDevice::pack_weights(int64_t most) try {
 }
 
 int64_t TorchDevice::scratch_bytes(ModelId model) const {
-  const LoadedModel& loaded = impl_->models.at(model);
+  const DeviceModel& loaded = impl_->models.at(model);
   return impl_->scratch_pages(loaded) * loaded.shape.page_bytes;
 }
 

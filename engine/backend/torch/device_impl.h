@@ -11,8 +11,8 @@
 #include "engine/backend/torch/answer_cache.h"
 #include "engine/backend/torch/batch_runner.h"
 #include "engine/backend/torch/device.h"
+#include "engine/backend/torch/device_model.h"
 #include "engine/backend/torch/layer_shard.h"
-#include "engine/backend/torch/loaded_model.h"
 #include "engine/backend/torch/platform.h"
 #include "engine/backend/torch/queue/queue.h"
 #include "engine/backend/torch/shared.h"
@@ -44,13 +44,13 @@ struct TorchDevice::Impl {
 
   absl::Status load_decoder(ModelId model, const DecoderSource& source);
   // Weights on this device alone, shared if possible.
-  absl::Status load_weights(LoadedModel& loaded, const DecoderSource& source,
+  absl::Status load_weights(DeviceModel& loaded, const DecoderSource& source,
                             const WeightStore& store);
   absl::Status load_extra(ModelId model, const std::string& name, const ExtraConfig& extra,
                           const DecoderConfig& base, const std::string& fingerprint);
   // Sets what follows from a loaded model.
-  void complete(LoadedModel& loaded, int page_rows) const;
-  int64_t scratch_pages(const LoadedModel& loaded) const;  // 0: its steps are not replayed
+  void complete(DeviceModel& loaded, int page_rows) const;
+  int64_t scratch_pages(const DeviceModel& loaded) const;  // 0: its steps are not replayed
 
   const DeviceConfig config;
   const Platform& platform;
@@ -58,7 +58,7 @@ struct TorchDevice::Impl {
   const std::shared_ptr<TorchShared> shared;
   const std::unique_ptr<const DeviceQueue> queue;  // null: a CPU device
   const std::unique_ptr<AnswerCache> answers;      // null: a batch ends before the next begins
-  std::map<ModelId, LoadedModel> models;           // changed only while no batch is in flight
+  std::map<ModelId, DeviceModel> models;           // changed only while no batch is in flight
   std::string peers;   // a line of progress on access to other devices' memory; "": reported
   BatchRunner runner;  // last: its thread ends before what it uses
 };

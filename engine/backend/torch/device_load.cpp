@@ -53,7 +53,7 @@ absl::StatusOr<std::vector<LayerShard>> layer_shards(const ModelConfig& config,
 }
 
 // The line of progress of a model that was loaded.
-std::string loaded_line(const LoadedModel& loaded, const std::string& name,
+std::string loaded_line(const DeviceModel& loaded, const std::string& name,
                         const std::string& architecture, const std::string& device,
                         std::chrono::steady_clock::duration time) {
   const auto megabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
@@ -79,7 +79,7 @@ const char* packed_products_text(std::optional<bool> value) {
 
 }  // namespace
 
-void TorchDevice::Impl::complete(LoadedModel& loaded, int page_rows) const {
+void TorchDevice::Impl::complete(DeviceModel& loaded, int page_rows) const {
   const KvGeometry& geometry = loaded.model->geometry();
   loaded.shape = loaded.model->shape();
   loaded.shape.page_bytes = geometry.page_bytes(page_rows);
@@ -150,7 +150,7 @@ absl::Status TorchDevice::Impl::load_extra(ModelId model, const std::string& nam
   if (!file.ok()) return annotate(file.status(), prefix);
   const c10::InferenceMode inference;
   const c10::DeviceGuard guard(device);
-  LoadedModel& loaded = models[model];
+  DeviceModel& loaded = models[model];
   if (file->kind == AdapterFile::kHead && file->layer > loaded.shape.layers) {
     return out_of_range(absl::StrCat(prefix, ": ", extra.path, "/adapter.json: layer"), file->layer,
                         absl::StrCat("1 to ", loaded.shape.layers, ", the layers that are loaded"));
@@ -206,7 +206,7 @@ absl::Status TorchDevice::Impl::load_decoder(ModelId model, const DecoderSource&
                           platform.weight_dtype(source.dtype, c.dtype.value_or(SafeDType::kF32)));
   TANDEM_ASSIGN_OR_RETURN(const at::ScalarType kv, platform.kv_type(source.kv_dtype, store.rows()));
   const c10::DeviceGuard guard(device);
-  LoadedModel loaded;
+  DeviceModel loaded;
   loaded.config = c;
   loaded.kv_type = kv;
   if (source.shards.empty()) {
@@ -227,7 +227,7 @@ absl::Status TorchDevice::Impl::load_decoder(ModelId model, const DecoderSource&
   return caught(source.name);
 }
 
-absl::Status TorchDevice::Impl::load_weights(LoadedModel& loaded, const DecoderSource& source,
+absl::Status TorchDevice::Impl::load_weights(DeviceModel& loaded, const DecoderSource& source,
                                              const WeightStore& store) {
   const std::string key =
       absl::StrCat(source.path, "|", device.str(), ":", config.index, "|", dtype_name(store.dtype),
@@ -266,12 +266,12 @@ absl::Status TorchDevice::Impl::load_weights(LoadedModel& loaded, const DecoderS
 
 absl::Status TorchDevice::load_encoder(ModelId encoder, ModelId decoder) try {
   const c10::InferenceMode inference;
-  LoadedModel& whole = impl_->models.at(decoder);
+  DeviceModel& whole = impl_->models.at(decoder);
   if (whole.weights->encoder == nullptr) {
     return absl::InternalError(absl::StrCat(whole.shape.name, " has no encoder"));
   }
   const std::string name = absl::StrCat(whole.shape.name, ":encoder");
-  LoadedModel& loaded = impl_->models[encoder];
+  DeviceModel& loaded = impl_->models[encoder];
   loaded.config = whole.config;
   loaded.weights = whole.weights;
   loaded.kv_type = whole.kv_type;

@@ -14,7 +14,7 @@
 
 namespace tandem {
 
-struct LoadedModel {
+struct DeviceModel {
   DecoderConfig config;
   std::shared_ptr<const DecoderWeights> weights;
   at::ScalarType kv_type = at::kFloat;
