@@ -231,7 +231,14 @@ EngineConfig shipped() {
 }
 
 TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
-  const auto engine = make_engine(shipped());
+  EngineConfig config = shipped();
+  ModelConfig small = config.models[0];
+  small.name = "docstring-small";
+  small.path = std::string(TANDEM_SOURCE_DIR) + "/models/docstring-small";
+  config.models.push_back(std::move(small));
+  config.deployments.push_back({"pair", "docstring-large", "docstring-small"});
+  config.deployments.back().methods["bild"] = {{"rollback_threshold", 0.69}};
+  const auto engine = make_engine(config);
   ASSERT_NE(engine, nullptr);
   std::set<std::string> texts;
   int64_t drafted = 0;
@@ -241,7 +248,7 @@ TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
         "name: def _(self):\n    self.file.close()\n    self.file = None\n",
         "name: def _(self):\n    self.assertEqual(len('abc'), 3)\n"}) {
     GenerateRequest r = testing::request_for(std::string(source), 40);
-    r.model = "docstring-aligned";
+    r.model = "pair";
     r.stopping.ignore_eos = false;
     r.method = kAutoregressive;
     const auto alone = run(*engine, r);

@@ -22,7 +22,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     tandem::fuzz::check_refusal(c.status());
   }
   if (const auto g = tandem::parse_generation_config(text, "f"); g.ok()) {
-    check(g->temperature >= 0 && g->top_k >= 0 && g->top_p >= 0 && g->min_p >= 0);
+    const tandem::SamplingParams& s = g->sampling;
+    check(s.temperature.value_or(0) >= 0 && s.top_k.value_or(0) >= 0);
+    check(s.top_p.value_or(0) >= 0 && s.min_p.value_or(0) >= 0);
   } else {
     tandem::fuzz::check_refusal(g.status());
   }
