@@ -1,5 +1,5 @@
 // The methods of a deployment, compiled once when it is loaded. A request looks its method up and
-// adds its parameters. docs/architecture_request.mmd draws the way of a request.
+// adds its parameters. docs/architecture.md draws the way of a request.
 #pragma once
 
 #include <cstdint>
