@@ -228,7 +228,7 @@ def test_open_calls_are_bounded(attack):
     error = target.client().refusal()
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert target.client().details(error)[0] == "TOO_MANY_CALLS"
-    assert "of one host are open: 38" in error.details()
+    assert "of one host: limit 38" in error.details()
     assert target.http("/healthz")[0] == 200, "being full is no illness"
     for stream in held:
         stream.cancel()

@@ -158,7 +158,9 @@ def test_steps_of_blocks_want_whole_blocks(binaries):
     command = [binaries / "bench_step", "--model=code-large", "--dtype=q4_k"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "--dtype: q4_k; allowed with code-large: types of which" in done.stderr
+    assert (
+        "--dtype: q4_k; allowed with code-large: types whose blocks divide its rows" in done.stderr
+    )
 
 
 def test_parts_leave_time_for_all_their_steps():

@@ -300,8 +300,8 @@ def test_models(tandem):
     text = run.stdout.decode()
     assert "autoregressive" in text
     assert "method   bild            greedy LOSSY, sampled LOSSY\n" in text
-    assert re.search(r"\n +draft_tokens +4 +\[1, 64\] +drafts in a round\n", text)
-    assert re.search(r"\n +fallback_threshold +0\.6 +\[0, 2\] +the large model takes over", text)
+    assert re.search(r"\n +draft_tokens +4 +\[1, 64\] +draft tokens in a round, at most\n", text)
+    assert re.search(r"\n +fallback_threshold +0\.6 +\[0, 2\] +falls back to the large model", text)
     assert re.search(r"\n +window +unset +\[1, 64\] ", text)
     answer = json.loads(tandem("models", "--format=json").stdout)
     assert [model["name"] for model in answer["models"]] == ["fake", "slow", "pair"]

@@ -75,4 +75,4 @@ def test_openais_client_lists_completes_streams_and_fails(node, door):
     assert streamed.stdout == whole.stdout != ""
     failed = by_openai(node, door, "--method=none")
     assert failed.returncode == 1
-    assert "400 invalid_field: tandem.method: another; allowed: auto" in failed.stderr
+    assert "400 invalid_field: tandem.method: another method; allowed: auto" in failed.stderr

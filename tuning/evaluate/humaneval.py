@@ -29,7 +29,7 @@ from measure.paths import ROOT
 from measure.serving import Client
 from tuning.evaluate import sandbox
 
-PAGE = ROOT / "docs" / "fidelity.md"
+PAGE = ROOT / "docs" / "reports" / "fidelity.md"
 
 MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
 LARGE, SMALL = MODELS / "qwen2.5-coder-1.5b.gguf", MODELS / "qwen2.5-coder-0.5b.gguf"
@@ -50,7 +50,7 @@ deployments {{
 deployments {{ name: "small" large: "small" }}
 deployments {{ name: "early" large: "large" bild {{ early_exit_layer: {early} }} }}
 """
-# They foresee what the small model will say, so that a pass of it drafts more than one token.
+# Mask tokens: a pass of the small model drafts more than one token.
 MASKS = ROOT / "models" / "qwen2.5-coder-0.5b-bita"
 EARLY = 21  # of 28 layers: as small model of early exit, with the large one's own output matrix
 
@@ -90,12 +90,12 @@ class Way:
 
 def bild(fallback: float, rollback: float, masks: int = 0) -> Way:
     parameters = {"fallback_threshold": fallback, "rollback_threshold": rollback}
-    name = f"BiLD ({fallback:g}, {rollback:g})" + (", a mask" if masks else "")
+    name = f"BiLD ({fallback:g}, {rollback:g})" + (", parallel drafting" if masks else "")
     return Way(name, "Bild", parameters=parameters | {"num_masks": masks})
 
 
 def speculative(name: str, masks: int = 0, **parameters) -> Way:
-    name += ", a mask" if masks else ""
+    name += ", parallel drafting" if masks else ""
     return Way(
         name, "Speculative", parameters=parameters | {"num_masks": masks}, promises_exact=True
     )
@@ -105,11 +105,11 @@ AR = Way("autoregressive", "Autoregressive", promises_exact=True)
 WAYS = (
     AR,
     Way("small model alone", "Autoregressive", "small"),
-    speculative("speculative, γ 4, all of 152k drafted", draft_tokens=4, draft_vocabulary=0),
+    speculative("speculative, γ 4, full draft vocabulary", draft_tokens=4, draft_vocabulary=0),
     speculative("speculative, γ 4", draft_tokens=4),
     speculative("speculative, adaptive, γ 8", draft_tokens=8, pace="PACE_ADAPTIVE"),
-    speculative("speculative, γ 8 while sure", draft_tokens=8, min_draft_probability=0.5),
-    speculative("speculative, γ 8 while sure", 1, draft_tokens=8, min_draft_probability=0.5),
+    speculative("speculative, γ 8, min p 0.5", draft_tokens=8, min_draft_probability=0.5),
+    speculative("speculative, γ 8, min p 0.5", 1, draft_tokens=8, min_draft_probability=0.5),
     Way("n-grams, γ 4", "Ngram", parameters={"draft_tokens": 4}, promises_exact=True),
     Way("auto", "Auto", promises_exact=True),
     bild(0.6, 0.69),
@@ -307,7 +307,7 @@ def table(results: Sequence[Result], temperature: float) -> str:
     ar = next(r for r in results if r.way is AR)
     count = len(ar.solved)
     lines = [
-        f"| way | pass@1 of {count} | tokens/s | × AR | AR's text |",
+        f"| method | pass@1 of {count} | tokens/s | × AR | equal to AR |",
         "|---|---:|---:|---:|---:|",
     ]
     for r in results:
@@ -315,7 +315,7 @@ def table(results: Sequence[Result], temperature: float) -> str:
             f"| {r.way.name} | {100 * r.share:.1f} ± {100 * r.error:.1f} % | {r.speed:.1f} "
             f"| {r.speed / ar.speed:.2f} | {r.equal(ar)} of {count} |"
         )
-    kind = "greedy" if temperature == 0 else f"temperature {temperature:g}, a seed for each problem"
+    kind = "Greedy:" if temperature == 0 else f"Temperature {temperature:g}, one seed per problem:"
     return f"{kind}\n\n" + "\n".join(lines)
 
 
@@ -331,7 +331,7 @@ def missing() -> list[str]:
 
 
 def put(page: str, measured: str, place: str) -> str:
-    """`page` with what stands at `place` replaced; ValueError where it has none."""
+    """`page` with the text at `place` replaced; ValueError where it has no such place."""
     begin, end = f"<!-- {place} -->", f"<!-- end of {place} -->"
     if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
         raise ValueError(f"the page must have one {begin} and, behind it, one {end}")
@@ -387,8 +387,8 @@ def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
 def place_of(run: Run) -> str:
     """The mark on the page that this run's table goes to."""
     if run.streams > 1:
-        return "humaneval in company"
-    return "humaneval" if run.llama is None else "humaneval beside llama-server"
+        return "humaneval batch"
+    return "humaneval" if run.llama is None else "humaneval llama-server"
 
 
 def main(serve, run: Run, command: str, bar) -> int:
@@ -416,13 +416,13 @@ def main(serve, run: Run, command: str, bar) -> int:
         print(f"not equal to AR, and must be: {name}")
     if run.write:
         minutes = (time.monotonic() - started) / 60
-        how = "one request at a time, problem by problem all ways in a new order"
+        how = "One request at a time, methods in a new order for each problem"
         if run.streams > 1:
-            how = f"{run.streams} requests at a time, way by way"
+            how = f"{run.streams} requests at a time, one method after the other"
         conditions = (
-            f"`{command}`, commit {machine.commit(ROOT)}, {machine.cores()} cores of "
-            f"{machine.processor()} ({machine.instructions()}), busy before {busy:.0%}, after "
-            f"{machine.load():.0%}, {minutes:.1f} minutes; {how}."
+            f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
+            f"{machine.processor()} ({machine.instructions()}), load before {busy:.0%}, after "
+            f"{machine.load():.0%}, {minutes:.1f} minutes. {how}."
         )
         PAGE.write_text(put(PAGE.read_text(), "\n\n".join([conditions, *tables]), place_of(run)))
     return 1 if failed else 0
