@@ -17,7 +17,7 @@ from pathlib import Path
 MEDIAN_WORDS, P90_WORDS, LONGEST = 16, 28, 40  # of a sentence
 TOTAL_WORDS = 26_000  # of all pages
 USER_PAGE_WORDS = 1_500
-COMMENT_HITS = 60  # avoided words in all C++ comments; lower it as they go
+COMMENT_HITS = 18  # avoided words in all C++ comments: a tenth of what they had
 GENERATED = {"docs/configuration.md"}
 
 # What to avoid -> what to write instead.
