@@ -10,7 +10,7 @@ struct BeamParams {
   int width = 4;  // W. [1, ..)
   // A hypothesis of n tokens (its end token counts) scores sum(log p) / n^length_penalty.
   float length_penalty = 1;
-  // kSmall: a model that is conditioned on the large one (METHODS section 5).
+  // kSmall: a model that is conditioned on the large one (LLM-to-SLM).
   Role writer = Role::kLarge;
 };
 

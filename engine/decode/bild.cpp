@@ -18,7 +18,7 @@ constexpr int kRoundTokens = 32;
 // Below ln 2 by more than the error of fp32 cross-entropies.
 constexpr float kLn2 = 0.69314F;
 
-// Policies 1 and 2 of the paper, with the additions of METHODS section 2.
+// Policies 1 and 2 of the paper, with the additions of docs/decoding_methods.md.
 struct Policy : BildParams {
   Policy(const BildParams& params, bool is_greedy) : BildParams(params), greedy(is_greedy) {}
 
@@ -26,7 +26,8 @@ struct Policy : BildParams {
   bool falls_back(const DraftToken& small) const {
     return !window && small.probability < fallback_threshold;
   }
-  // Equation 3. When greedy, the large model's own choice is exempt (METHODS 2.5).
+  // Equation 3. When greedy, the large model's own choice is exempt (docs/architecture.md,
+  // deviations).
   bool rolls_back(const Out& large, Token y) const {
     return large.nll > rollback_threshold && !(greedy && large.argmax == y);
   }

@@ -1,4 +1,4 @@
-// BiLD, the big-little decoder: METHODS section 2 (Kim et al. 2023, "Speculative Decoding with Big
+// BiLD, the big-little decoder (Kim et al. 2023, "Speculative Decoding with Big
 // Little Decoder"). A small model drafts, falls back to the large one where its confidence is low
 // (equation 2), and is rolled back where the large one disagrees (equation 3).
 //
@@ -44,7 +44,7 @@ struct BildFigures {
       3;  // small tokens dropped, including the replaced one
 };
 
-// Whether the output is the large model's own (METHODS section 2, "Contract"). Else it is LOSSY.
+// Whether the output is the large model's own (docs/decoding_methods.md, "BiLD"). Else it is LOSSY.
 //
 // Greedy with verify_eos and alpha_RB < ln 2: a token that is not large's argmax has at most half
 // of the probability. Its cross-entropy is at least ln 2 > alpha_RB, so it is rolled back. Accepted

@@ -1,4 +1,4 @@
-// Bi-directional tuning, BiTA: arXiv 2401.12522, METHODS section 3. One model drafts and verifies
+// Bi-directional tuning, BiTA: arXiv 2401.12522. One model drafts and verifies
 // in the same pass. Mask tokens behind the text, with learned embeddings, predict the tokens after
 // the next one. Their best tokens form the tree that the next pass verifies. Nodes of the tree have
 // masks, too, so the next tree is known wherever verification ends.

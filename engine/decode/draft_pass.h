@@ -1,5 +1,5 @@
 // Passes of a small model, with or without mask tokens. Mask tokens predict the tokens after the
-// next one (parallel draft tokens, as in PARD, by the masks of BiTA, METHODS section 3). The next
+// next one (parallel draft tokens, as in PARD, by the masks of BiTA). The next
 // pass verifies them, so one pass may produce several tokens. They equal those of passes without
 // masks.
 #pragma once

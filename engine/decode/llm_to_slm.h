@@ -1,12 +1,12 @@
-// LLM-to-SLM: METHODS section 5 ("Think Big, Generate Quick", arXiv 2402.16844). The large model
-// encodes the prompt once, and conditions the small one, which generates.
+// LLM-to-SLM: docs/decoding_methods.md ("Think Big, Generate Quick", arXiv 2402.16844). The large
+// model encodes the prompt once, and conditions the small one, which generates.
 //
 //   H = LLM(x)            the large model's hidden rows of the prompt, after some layer: [m, d_l]
 //   Z = W2 relu(W1 H)     the projector, trained on the pair: [m, d_s]
 //   y_t ~ SLM(Z (+) embed(x), y_<t)    fusion (+): adds Z to the prompt's embeddings, or replaces
 //                                      them
 //
-// The small model's role states its conditioning (RoleModel::fed), so that preempted rows are
+// The small model's role states its conditioning (ConditioningEdge), so that preempted rows are
 // recomputed. catch_up() submits the passes that compute H and Z.
 #pragma once
 

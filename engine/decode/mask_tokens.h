@@ -1,4 +1,4 @@
-// Token trees with mask tokens in a pass (METHODS section 3).
+// Token trees with mask tokens in a pass.
 #pragma once
 
 #include <cstddef>

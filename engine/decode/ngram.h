@@ -1,4 +1,4 @@
-// Prompt lookup: n-grams of the text as the draft of speculative sampling (METHODS section 1),
+// Prompt lookup: n-grams of the text as the draft of speculative sampling,
 // without a second model.
 #pragma once
 

@@ -55,7 +55,7 @@ class PhaseTimer {
   TimePoint at_;
 };
 
-// Algorithm 1 by phases; the letters are those of METHODS section 4.
+// Algorithm 1 by phases; the steps are those of docs/architecture.md, Algorithms.
 class Ppd {
  public:
   Ppd(Gen g, PpdParams a)

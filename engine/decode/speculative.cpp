@@ -84,7 +84,8 @@ struct DraftRun {
 
 // Stops before the first row of q below min_probability. That condition never depends on the drawn
 // token: under the ratio rule, dropping a token for its own probability would bias the output
-// (METHODS 1). The last parallel tokens are verified, too, as far as they reach min_probability.
+// (docs/architecture.md, deviations). The last parallel tokens are verified, too, as far as they
+// reach min_probability.
 Task<Drafts> confident_drafts(Gen g, Drafter d, int gamma) {
   DraftRun run;
   while (static_cast<int>(run.parallel.size()) < run.room(gamma)) {

@@ -1,4 +1,4 @@
-// Speculative sampling: METHODS section 1 (Leviathan et al. 2023, algorithm 1; Chen et al. 2023,
+// Speculative sampling (Leviathan et al. 2023, algorithm 1; Chen et al. 2023,
 // algorithm 2). A small model q drafts tokens, and one pass of the large model p verifies them all.
 //
 // When sampling, both models draw by the same race at a position (sampling/race.h), and a draft is

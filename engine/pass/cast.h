@@ -47,9 +47,9 @@ inline CastRole encoder_role(ModelId model) {
   return {.role = Role::kEncoder, .model = model, .encodes = true};
 }
 
-// LLM-to-SLM (docs/METHODS.md): hidden rows of role `from` condition role `to`. They pass through
-// `to`'s adapter and become inputs of its prompt rows; of an encoder, of all its rows. Passes of
-// `from` leave the rows. Roles are indices into Cast::roles.
+// LLM-to-SLM (docs/decoding_methods.md): hidden rows of role `from` condition role `to`. They pass
+// through `to`'s adapter and become inputs of its prompt rows; of an encoder, of all its rows.
+// Passes of `from` leave the rows. Roles are indices into Cast::roles.
 struct ConditioningEdge {
   int from = -1;
   int to = -1;

@@ -148,10 +148,10 @@ struct Read {
   std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax;
                              // may be shorter than rows
   // Judging: rows is a chain of n + 1 rows whose last n inputs are drafts, accepted in order.
-  // `match`: each row draws its token, and a draft is accepted if it equals that (docs/METHODS.md
-  // section 1, exact sampling). `against`: the ratio rule on the n distributions from which the
-  // drafts were drawn. The first rejected row draws from the residual; if none is, the last row
-  // draws.
+  // `match`: each row draws its token, and a draft is accepted if it equals that
+  // (docs/decoding_methods.md section 1, exact sampling). `against`: the ratio rule on the n
+  // distributions from which the drafts were drawn. The first rejected row draws from the residual;
+  // if none is, the last row draws.
   bool match = false;
   DistRef against;
   // Of `keep`, `tentative` and `against` reads: the position at which the method's round began.

@@ -17,7 +17,7 @@ const MethodEntry& autoregressive_entry() {
       .name = kAutoregressive,
       .single_row_passes = true,
       .needs = [](const NoParams&, const DeploymentConfig& d) { return large_alone(d); },
-      // By definition. When sampled, the seed determines the tokens (METHODS, contracts).
+      // By definition. When sampled, the seed determines the tokens (docs/decoding_methods.md).
       .contract = [](const NoParams&, bool) { return Contract::kExact; },
       .start = [](Gen g, NoParams) { return autoregressive(g); },
   });

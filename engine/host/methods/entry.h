@@ -1,5 +1,5 @@
 // What the server knows of a decoding method: one entry per method, each in its own file, listed in
-// registry.cpp. docs/recipes.md explains how to add one.
+// registry.cpp. docs/adding.md explains how to add one.
 //
 //   const MethodEntry& ngram_entry() {
 //     static const auto* const kEntry = make_entry<NgramParams>({

@@ -1,5 +1,5 @@
 // Aligns the tokens that two tokenizers make of one text: which row of the large model conditions
-// each row of a small model with a distinct tokenizer (LLM-to-SLM, METHODS section 5).
+// each row of a small model with a distinct tokenizer (LLM-to-SLM).
 #pragma once
 
 #include <string>

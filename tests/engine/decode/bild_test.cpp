@@ -133,7 +133,7 @@ TEST(Bild, EvictionsChangeNothing) {
   EXPECT_GT(bild_against_the_reference(20000, 200, /*tight=*/true, true).sum.preemptions, 200);
 }
 
-// --- METHODS F.2 to F.4, against autoregressive decoding itself
+// --- docs/reliability.md, oracles 2 to 4, against autoregressive decoding itself
 
 // `n` prompts by BiLD and by autoregressive decoding of model `ar_model`: how many differ?
 int differences(uint64_t seed, const BildParams& a, float temperature, int n, bool same = false,

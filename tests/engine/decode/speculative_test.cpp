@@ -114,7 +114,8 @@ TEST(Speculative, EvictionsChangeNothing) {
   EXPECT_GT(seen.preempted, 200);
 }
 
-// METHODS F.4, and the papers' own sanity check: p == q accepts whatever is drawn.
+// docs/reliability.md, oracle 4, and the papers' own sanity check: p == q accepts whatever is
+// drawn.
 TEST(Speculative, AModelAcceptsAllOfItsOwnDrafts) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     Rng rng(seed);
@@ -463,8 +464,8 @@ TEST(Speculative, LogProbabilitiesAreTheTargets) {
   }
 }
 
-// --- METHODS F.7: the joint distribution of the first three tokens, by the ratio rule (and of
-// n-grams, which need none).
+// --- docs/reliability.md, oracle 7: the joint distribution of the first three tokens, by the ratio
+// rule (and of n-grams, which need none).
 
 struct Setting {
   const char* name;

@@ -1,5 +1,5 @@
-// METHODS.md F on the whole engine: small random transformers in fp64 and many concurrent requests
-// of all methods. Equal means equal tokens.
+// docs/reliability.md, method oracles, on the whole engine: small random transformers in fp64 and
+// many concurrent requests of all methods. Equal means equal tokens.
 #ifdef TANDEM_WITH_TORCH
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // BiTA on an engine with weights: random masks and prompts change no token of autoregressive
-// decoding, greedy or sampled with a seed (METHODS F.1, F.9).
+// decoding, greedy or sampled with a seed (docs/reliability.md, oracles 1 and 9).
 #ifdef TANDEM_WITH_TORCH
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

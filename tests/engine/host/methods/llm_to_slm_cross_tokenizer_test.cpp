@@ -102,7 +102,8 @@ GenerateRequest asking(const std::string& model, const std::string& method, int 
   return r;
 }
 
-// METHODS F.4: its tokens, log-probabilities, stops and usage are the small model's own.
+// docs/reliability.md, oracle 4: its tokens, log-probabilities, stops and usage are the small
+// model's own.
 TEST_F(LlmToSlmCrossTokenizer, AZeroProjectorIsThePlainSmallModel) {
   const auto engine = make_engine(config_of(projector("zero", 0)));
   ASSERT_NE(engine, nullptr);

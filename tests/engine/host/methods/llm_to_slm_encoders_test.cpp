@@ -121,7 +121,7 @@ class Unconditioned : public ::testing::TestWithParam<const char*> {
   const test::AdapterFolders to, from;
 };
 
-// METHODS F.4, sampled too, and the best of 4 beams with length penalty 0.6.
+// docs/reliability.md, oracle 4, sampled too, and the best of 4 beams with length penalty 0.6.
 TEST_P(Unconditioned, AZeroProjectorIsThePlainSmallModel) {
   const auto engine = make_engine(config_of(large, small, zero("zero")));
   ASSERT_NE(engine, nullptr);

@@ -95,7 +95,8 @@ GenerateRequest asking(const std::string& method, int i) {
   return r;
 }
 
-// METHODS F.4, on one device and two, with KV memory so small that requests are preempted.
+// docs/reliability.md, oracle 4, on one device and two, with KV memory so small that requests are
+// preempted.
 TEST_F(LlmToSlmPair, AZeroProjectorIsThePlainSmallModel) {
   const ExtraConfig extra = projector("zero", 0);
   for (const char* device : {"cpu:0", "cpu:1"}) {

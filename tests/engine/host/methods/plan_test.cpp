@@ -326,8 +326,8 @@ TEST_F(Plans, AnUnsatisfiedContractListsRemedies) {
             "require_contract: EXACT; beam gives LOSSY; needed: beam.width 1");
 }
 
-// METHODS G: one row and several rows use different kernels, so the order of nearly equal logits
-// may change.
+// docs/architecture.md, Determinism: one row and several rows use different kernels, so the order
+// of nearly equal logits may change.
 TEST_F(Plans, WithoutBatchInvarianceOnlySingleRowPassesAreExact) {
   large_.shape.batch_invariant = false;
   DeploymentConfig config;
