@@ -272,7 +272,7 @@ TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
 // The large model conditions the small one, which answers or drafts for it.
 TEST(EncoderDecoders, TheShippedSmallModelIsConditioned) {
   EngineConfig config = shipped();
-  config.deployments.push_back({"untold", "docstring-small-conditioned", ""});
+  config.deployments.push_back({"unconditioned", "docstring-small-conditioned", ""});
   const auto engine = make_engine(config);
   ASSERT_NE(engine, nullptr);
   std::set<std::string> texts;
@@ -299,7 +299,7 @@ TEST(EncoderDecoders, TheShippedSmallModelIsConditioned) {
     GenerateRequest alone = r;
     alone.method = kAutoregressive;
     const auto large = run(*engine, alone);
-    alone.model = "untold";
+    alone.model = "unconditioned";
     const auto small = run(*engine, alone);
     ASSERT_TRUE(large->wait().ok() && small->wait().ok());
     other += conditioned->text() == small->text() ? 0 : 1;
