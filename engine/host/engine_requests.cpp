@@ -85,7 +85,7 @@ absl::StatusOr<std::shared_ptr<Claims>> Engine::Impl::claim(const std::string& c
 
 absl::Status Engine::Impl::enter(Ingress::Arrival arrival, Claims* claims) {
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(&mutex);
     ++live;
   }
   absl::Status status = ingress.enter(std::move(arrival));
