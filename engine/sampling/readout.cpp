@@ -26,7 +26,7 @@ bool wants_warped(const Read& read) {
 
 // Of a draw by a read that does not judge.
 Purpose purpose_of(const Read& read, const Pass& pass) {
-  const bool draft = mutated(Mutation::kDraftsApart) && pass.share;
+  const bool draft = mutated(Mutation::kIndependentDrafts) && pass.share;
   return read.keep || read.tentative || draft ? Purpose::kDraft : Purpose::kToken;
 }
 

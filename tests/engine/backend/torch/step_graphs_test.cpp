@@ -297,7 +297,7 @@ TEST_F(StepGraph, AnIllegalAccessInAReplayLosesThatDeviceAlone) {
 TEST_F(StepGraph, MutationsAreFound) {
   for (const GraphMutation bug :
        {GraphMutation::kStagingMoves, GraphMutation::kRowsCut, GraphMutation::kNoScratch,
-        GraphMutation::kKeptWhenMoved, GraphMutation::kReadsOfTheFirst,
+        GraphMutation::kNotRetiredWhenMoved, GraphMutation::kReadsOfTheFirst,
         GraphMutation::kAnswersOfFirst, GraphMutation::kVocabOfTheFirst,
         GraphMutation::kStagedAfterwards}) {
     static_cast<void>(expected());
