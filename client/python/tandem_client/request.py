@@ -1,5 +1,5 @@
-"""From arguments to messages. A name that the API does not have is an error here: protobuf's and
-JSON's libraries in some languages drop it without a word.
+"""Converts arguments to messages. An unknown name is an error; some protobuf and JSON libraries drop it
+silently.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Method = str | dict[str, dict[str, Any]]
 
 
 class Options(TypedDict, total=False):
-    """Fields of GenerateRequest; what is left out follows the model's default. `method`: a name, or
+    """Fields of GenerateRequest. Omitted fields take the defaults of the model. `method`: a name, or
     {"bild": {"rollback_threshold": 0.69}}; `contract`: "any", "lossy", "distribution" or "exact"."""
 
     method: Method

@@ -1,4 +1,4 @@
-"""What comes back. Names and meanings are those of proto/tandem/v1/generation.proto; methods, contracts
+"""Types of answers. Names and meanings are those of proto/tandem/v1/generation.proto; methods, contracts
 and reasons are lower-case words: "bild", "exact", "max_tokens".
 """
 
@@ -11,7 +11,7 @@ from .messages import enum_word
 
 
 class Message(TypedDict):
-    """Of a chat. `tool_calls` are JSON objects in strings, `extra` is one."""
+    """A chat message. `tool_calls` is a list of JSON objects as strings, `extra` one such string."""
 
     role: str
     content: str
@@ -133,7 +133,7 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """Of the first choice."""
+        """Text of the first choice."""
         return self.choices[0].text
 
     @property

@@ -1,5 +1,5 @@
 """Checks the table "Fields" of docs/http_api.md: it has every parameter of OpenAI's client, and the server
-handles each as its row says."""
+handles each as its row states."""
 
 import inspect
 import re

@@ -316,7 +316,7 @@ def test_a_drain_finishes_streams(start_server):
 
 
 def test_a_body_is_no_larger_than_what_one_host_may_hold(start_server):
-    """Three quarters of 16 MiB: 413 says so, where 429 would have the client come again for ever."""
+    """Three quarters of 16 MiB. The answer is 413, as 429 would make the client retry for ever."""
     server = start_server(
         'models { name: "fake" fake {} } '
         "server { max_receive_bytes: 1073741824 max_transport_bytes: 16777216 }",

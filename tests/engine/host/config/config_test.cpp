@@ -548,7 +548,7 @@ TEST_F(ConfigTest, ModelFlags) {
   EXPECT_EQ(tandem->deployments[0].name, "big");
   EXPECT_EQ(tandem->deployments[0].large, "big");
   EXPECT_EQ(tandem->deployments[0].small, "small");
-  EXPECT_EQ(tandem->deployments[0].default_method, "") << "as far as that pays";
+  EXPECT_EQ(tandem->deployments[0].default_method, "") << "auto";
   EXPECT_EQ(tandem->models[1].path, both.small);
   ModelFlags masked = both;
   masked.small_masks = folder_;
