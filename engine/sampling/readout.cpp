@@ -177,7 +177,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   return absl::OkStatus();
 }
 
-// Nobody asks what follows a token that is not there.
+// Reads that follow a rejected draft are skipped.
 bool RowReader::left_out(const Read& read) {
   if (!read.judges() || !rejected_) return false;
   skip();

@@ -32,7 +32,7 @@ TEST(CallInfo, RequestIdsAreNoSequence) {
   EXPECT_EQ(steps.size(), 1000u);
 }
 
-TEST(CallInfo, TellsDeadlinesFromCancels) {
+TEST(CallInfo, DistinguishesDeadlinesFromCancels) {
   CallInfo info;
   EXPECT_EQ(classify_cancellation(absl::CancelledError(), info).code(),
             absl::StatusCode::kCancelled);

@@ -48,7 +48,7 @@ Read greedy(int vocab) {
 void append(std::vector<float>& said, const Readout& readout) {
   for (const Out& o : readout.row) {
     said.push_back(static_cast<float>(o.token));
-    said.push_back(std::isnan(o.max_prob) ? -1 : o.max_prob);  // nobody asked
+    said.push_back(std::isnan(o.max_prob) ? -1 : o.max_prob);  // not requested
     for (const Ranked& r : o.top) said.push_back(r.logprob + static_cast<float>(r.token));
   }
 }
