@@ -169,8 +169,7 @@ def test_the_account_is_full_for_one_client_only(attack, tmp_path):
     with target.bystander(token=TOKEN[::-1], allowed=160):
         client = target.client(TOKEN)
         calls = [
-            client.generate(model="slow", token_ids=ids, max_new_tokens=100)
-            for _ in range(800)
+            client.generate(model="slow", token_ids=ids, max_new_tokens=100) for _ in range(800)
         ]
         refused = None
         for _ in range(200):

@@ -209,7 +209,9 @@ def test_envoy_may_call_and_has_limits():
     assert endpoint["endpoint"]["address"]["socket_address"]["port_value"] == 8000
     assert limits["http2_protocol_options"]["max_concurrent_streams"] <= 1024
     assert limits["max_request_headers_kb"] <= 8
-    assert routes[0]["match"]["headers"][0]["name"] == "grpc-encoding", "the first: it holds for all"
+    assert routes[0]["match"]["headers"][0]["name"] == "grpc-encoding", (
+        "the first: it holds for all"
+    )
     route = routes[1]["route"]
     assert "unavailable" in route["retry_policy"]["retry_on"].split(",")
     layer = config["layered_runtime"]["layers"][0]["static_layer"]
