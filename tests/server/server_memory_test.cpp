@@ -61,7 +61,7 @@ TEST(ServerMemory, EveryCallIsChargedAndGivesEverythingBack) {
   call("cancelled", 0, [&] {
     int events = 0;
     EXPECT_TRUE(absl::IsCancelled(h.client->generate(
-        ask("slow", text, 3000), [&](const v1::GenerateResponse&) { return ++events < 3; })));
+        ask("slow", "x", 3000), [&](const v1::GenerateResponse&) { return ++events < 3; })));
   });
   call("several choices", 0, [&] {
     v1::GenerateRequest request = ask("fake", text, 50);
@@ -74,14 +74,14 @@ TEST(ServerMemory, EveryCallIsChargedAndGivesEverythingBack) {
 TEST(ServerMemory, RunningRequestsStayCharged) {
   Harness h;
   const std::shared_ptr<MemoryAccount> account = h.server->memory();
-  const std::string prompt(5000, 'x');
+  const std::string prompt(1000, 'x');
   int64_t running = 0;
   int events = 0;
   (void)h.client->generate(ask("slow", prompt, 100), [&](const v1::GenerateResponse&) {
     if (++events == 5) running = account->used();
     return events < 5;
   });
-  EXPECT_GE(running, kCallBytes + 5000);
+  EXPECT_GE(running, kCallBytes + 1000);
   EXPECT_TRUE(eventually([&] { return account->used() == 0; }));
 }
 
