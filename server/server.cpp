@@ -42,6 +42,11 @@ constexpr int kReadBytes = 8 << 10;
 // Limits the memory that a peer can use. Most of gRPC's defaults are unlimited.
 void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(config.max_receive_bytes);
+  // gRPC compares the compressed size with the limit and decompresses without one. So it never
+  // decompresses, and rejects calls that announce an encoding (also CallLimiter, earlier).
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   const auto set = [builder](const char* name, int value) {
     builder->AddChannelArgument(name, value);
   };
@@ -53,6 +58,7 @@ void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, milliseconds(config.max_connection_idle));
   set(GRPC_ARG_MAX_CONNECTION_AGE_MS, milliseconds(config.max_connection_age));
+  set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, milliseconds(config.max_connection_age_grace));
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, milliseconds(config.handshake_timeout));
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytes);
   // Covers what the limits above do not: the total of all connections, and input that a client
@@ -122,6 +128,7 @@ absl::Status Server::check(const ServerConfig& config) {
 
 absl::Status Server::listen() {
   const ServerConfig& config = state_.config;
+  state_.timeouts.run_thread();
   warn_about_exposure(config);
   if (!config.otlp.endpoint.empty()) start_spans();
   TANDEM_ASSIGN_OR_RETURN(Listener listener, listen_on("listen", config.listen));
@@ -242,6 +249,10 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
     now.connections_refused += openai_->acceptor().refused();
   }
   now.log_lines_dropped = log_lines_dropped();
+  now.memory_bytes = state_.memory->used();
+  now.memory_peak_bytes = state_.memory->peak();
+  now.memory_limit_bytes = state_.memory->total();
+  now.memory_refused = state_.memory->refused();
   now.stuck = state_.stuck.load();
   if (spans_ != nullptr) {
     now.spans_exported = spans_->exported();
