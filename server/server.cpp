@@ -22,7 +22,7 @@ namespace tandem {
 namespace {
 
 // Time for the last messages after the engine has ended all requests.
-constexpr auto kFlushTime = std::chrono::seconds(3);
+constexpr auto kFlushTime = std::chrono::milliseconds(1500);
 
 // Streaming calls that each thread awaits in addition to its share of the limiter's total.
 constexpr int64_t kSpareCalls = 16;

@@ -67,6 +67,7 @@ struct HttpConnection {
   const TimePoint born;
   TimePoint read_deadline = kNever;
   TimePoint write_deadline = kNever;
+  TimePoint end_deadline = kNever;
   TimePoint write_began;
   int64_t written = 0;   // bytes since then
   size_t lingered = 0;   // discarded bytes
@@ -368,7 +369,7 @@ void HttpServer::refuse(HttpConnection& c, const HttpReply& reply, bool keep_ali
   c.read_deadline = kNever;
   c.keep_alive = keep_alive;
   c.respond(reply, std::exchange(c.admission, {}).common, message.method != "HEAD");
-  c.ended = true;
+  end(c);
   if (!keep_alive) c.in.clear();
   charge_output(c);
   flush(c);
@@ -392,9 +393,16 @@ void HttpServer::charge_output(HttpConnection& c) {
 
 void HttpServer::put(HttpConnection& c, bool last) {
   c.notified = false;
-  c.ended = last;
+  if (last) end(c);
   charge_output(c);
   flush(c);
+}
+
+void HttpServer::end(HttpConnection& c) {
+  constexpr size_t kBytesPerSecond = 64 << 10;
+  c.ended = true;
+  c.end_deadline = io_->now() + bounds_.end_time +
+                   std::chrono::seconds((c.out.size() - c.sent) / kBytesPerSecond);
 }
 
 void HttpServer::flush(HttpConnection& c) {
@@ -432,6 +440,7 @@ void HttpServer::end_exchange(HttpConnection& c) {
   if (c.exchange != nullptr) std::exchange(c.exchange, nullptr)->connection_ = nullptr;
   if (c.out.capacity() > kKeptOutput) c.out.shrink_to_fit();
   charge_output(c);
+  c.end_deadline = kNever;
   if (!c.keep_alive) {
     io_->end_output(c.socket);
     c.state = HttpConnection::State::kLingering;
@@ -479,8 +488,8 @@ void HttpServer::notify_listeners() {
 
 bool HttpServer::is_late(const HttpConnection& c, TimePoint at) const {
   const Duration age = at - c.born;
-  return std::min(c.read_deadline, c.write_deadline) <= at || (c.idle() && age > bounds_.age) ||
-         age > bounds_.age + bounds_.age_grace;
+  return std::min({c.read_deadline, c.write_deadline, c.end_deadline}) <= at ||
+         (c.idle() && age > bounds_.age) || age > bounds_.age + bounds_.age_grace;
 }
 
 void HttpServer::sweep() {

@@ -114,8 +114,10 @@ class HttpServer {
     Duration idle_time = std::chrono::seconds(60);   // between requests
     // A response that waits to be read: without progress, and in addition to the time that its bytes
     // take at the rate (bytes per second).
-    Duration stall_time = std::chrono::seconds(30);
+    Duration stall_time = std::chrono::seconds(60);
     int64_t send_rate = 8 << 10;
+    // For the rest of a response that is complete, and a second more for each 64 KiB.
+    Duration end_time = std::chrono::seconds(600);
     // After `age`, a connection accepts no further request; after `age_grace` more, it is closed.
     Duration age = std::chrono::seconds(450);
     Duration age_grace = std::chrono::hours(1);
@@ -183,6 +185,7 @@ class HttpServer {
   bool charge_input(HttpConnection& c);
   void charge_output(HttpConnection& c);
   void put(HttpConnection& c, bool last);
+  void end(HttpConnection& c);
   void flush(HttpConnection& c);
   void end_exchange(HttpConnection& c);
   void close(HttpConnection& c);

@@ -121,7 +121,9 @@ HttpServer::Bounds bounds_of(const ServerConfig& config, const MemoryAccount& ac
                                                          account.client_limit() / kBodiesPerClient));
   out.head_time = config.handshake_timeout;
   out.idle_time = config.max_connection_idle;
+  out.end_time = config.stalled_stream;
   out.age = config.max_connection_age;
+  out.age_grace = config.max_connection_age_grace;
   return out;
 }
 

@@ -4,13 +4,15 @@
 #include <utility>
 
 #include "engine/base/status.h"
-#include "server/edge/peer.h"
+#include "server/grpc/call_memory.h"
 #include "server/http/openai_api.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kMaxJoinedBytes = 256 << 10;
+// Text with room to grow, and the complete JSON.
+constexpr int64_t kCopiesOfAnswer = 3;
 constexpr int64_t kAnswerStep = 4 << 10;  // of the charge of an answer
 constexpr size_t kTurnBytes = 4 << 10;    // the cost of a request, in addition to its body
 
@@ -81,9 +83,7 @@ void OpenAiCall::start(openai::Kind kind, ServerState& state, HttpServer& server
 }
 
 absl::Status OpenAiCall::charge_answer() {
-  const CallInfo& info = record_.info;
-  TANDEM_ASSIGN_OR_RETURN(answer_charge_, record_.state.memory->charge(
-                                              info.client, host_of(exchange_->peer), 0));
+  TANDEM_ASSIGN_OR_RETURN(answer_charge_, charge_call(record_.state, record_.info, 0));
   return absl::OkStatus();
 }
 
@@ -156,7 +156,7 @@ void OpenAiCall::add_to_answer(const OpenAiItem& item) {
   answer_->chunk(item.choice, item.text, item.listed);
   absl::Status fits =
       check_response_size(answer_->bytes(), record_.state.config.max_send_bytes);
-  if (fits.ok()) fits = charge_answer(static_cast<int64_t>(answer_->bytes()));
+  if (fits.ok()) fits = charge_answer(kCopiesOfAnswer * static_cast<int64_t>(answer_->bytes()));
   if (fits.ok()) return;
   too_long_ = true;
   answer_.reset();

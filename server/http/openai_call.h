@@ -84,6 +84,7 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   void pause() override { engine_->pause(id_); }
   void resume() override { engine_->resume(id_); }
   void cancel() override { engine_->cancel(id_); }
+  void hold(int64_t bytes) override { answer_charge_.resize(bytes); }
   void write(OpenAiItem item) override;
   void write_last(OpenAiItem item) override;
   void finish(const absl::Status& status) override;
@@ -111,7 +112,7 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   openai::Head head_;
   std::optional<openai::Events> events_;
   std::optional<openai::Answer> answer_;  // unless streamed
-  MemoryAccount::Charge answer_charge_;
+  MemoryAccount::Charge answer_charge_;   // until it is written
   bool too_long_ = false;  // the response does not fit, and the request still runs
   int choices_ = 1;
   Engine* engine_ = nullptr;

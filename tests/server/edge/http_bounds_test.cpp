@@ -207,10 +207,10 @@ TEST(HttpBounds, AnAnswerThatIsNotReadEndsTheConnection) {
   const auto exchange = b.waiting.at(0);
   exchange->listen(&gone);
   exchange->respond(200, {}, std::string(kMiB, 'x'));
-  b.pass(std::chrono::seconds(29));
+  b.pass(std::chrono::seconds(59));
   EXPECT_FALSE(b.net->closed(socket));
   b.net->read_from_server(socket, 1);  // progress
-  b.pass(std::chrono::seconds(29));
+  b.pass(std::chrono::seconds(59));
   EXPECT_FALSE(b.net->closed(socket));
   b.pass(std::chrono::seconds(2));
   EXPECT_TRUE(b.net->closed(socket));
@@ -240,9 +240,25 @@ TEST(HttpBounds, AReaderBelowTheRateIsDisconnectedAndOneAboveItIsNot) {
       EXPECT_GE(read, 200'000U);
     } else {
       EXPECT_TRUE(b.net->closed(socket));
-      EXPECT_NEAR(seconds, 68, 4);  // 30 s and the time that (4000 + 500 t) bytes take at the rate
+      EXPECT_NEAR(seconds, 128, 4);  // 60 s, and the time that 4000 + 500 t bytes take at the rate
     }
   }
+}
+
+TEST(HttpBounds, ACompleteAnswerMustBeReadInItsTime) {
+  HttpServer::Bounds bounds;
+  bounds.end_time = std::chrono::seconds(2);
+  Bench b(bounds);
+  const int socket = b.connect();
+  b.send(socket, post(0));
+  b.waiting.at(0)->respond(200, {}, std::string(kMiB, 'x'));  // has 16 s more
+  for (int i = 0; i < 17; ++i) {
+    b.net->read_from_server(socket, 1000);
+    b.pass(std::chrono::seconds(1));
+  }
+  EXPECT_FALSE(b.net->closed(socket));
+  b.pass(std::chrono::milliseconds(1500));
+  EXPECT_TRUE(b.net->closed(socket));
 }
 
 TEST(HttpBounds, AConnectionEndsWithItsAge) {
