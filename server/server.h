@@ -3,9 +3,9 @@
 //   start()   binds all ports. Health is NOT_SERVING, /readyz returns 503, calls get UNAVAILABLE.
 //   attach()  the engine is loaded and warm: calls are served.
 //   reload()  reads tokens and certificates again.
-//   drain()   turns readiness off, stops accepting, closes idle connections. New calls get
-//   UNAVAILABLE.
-//             Streams may finish within the grace time; the rest get UNAVAILABLE. Ports close.
+//   drain()   turns readiness off, stops accepting, and closes idle connections. New calls get
+//             UNAVAILABLE. Streams may finish within the grace time; the rest get UNAVAILABLE.
+//             Ports close.
 //
 // A lost device makes the health of its models NOT_SERVING. Without any model left, the server is
 // NOT_SERVING too, and /readyz and /healthz return 503. The same holds while a device, the loop or

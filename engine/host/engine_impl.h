@@ -3,17 +3,17 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "engine/async/worker.h"
 #include "engine/base/config.h"
 #include "engine/base/memory_account.h"
+#include "engine/base/mutex.h"
 #include "engine/base/status.h"
 #include "engine/host/deployment.h"
 #include "engine/host/engine.h"
@@ -87,13 +87,15 @@ struct Engine::Impl {
 
   std::atomic<RequestId> next_id{1};
   std::atomic<bool> draining{false};
-  std::mutex mutex;  // guards live
-  int64_t live = 0;  // accepted requests whose last callback has not returned
-  std::condition_variable live_changed;
+  Mutex mutex;
+  CondVar live_changed;
+  // Accepted requests whose last callback has not returned.
+  int64_t live ABSL_GUARDED_BY(mutex) = 0;
 
-  std::mutex loss_mutex;  // guards the next two members; held during the call
-  std::function<void(const std::string&)> on_loss;
-  std::vector<bool> loss_reported = std::vector<bool>(config.devices.size());  // by device
+  Mutex loss_mutex;  // held during the call of on_loss
+  std::function<void(const std::string&)> on_loss ABSL_GUARDED_BY(loss_mutex);
+  std::vector<bool> loss_reported ABSL_GUARDED_BY(loss_mutex) =
+      std::vector<bool>(config.devices.size());  // by device
 
   WaitingBudget budget;
   Quotas quotas;

@@ -103,7 +103,7 @@ absl::Status Engine::Impl::hold_prompt(const Request& request, Claims* claims) {
 
 absl::Status Engine::Impl::enter(Ingress::Arrival arrival, Claims* claims) {
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(&mutex);
     ++live;
   }
   absl::Status status = ingress.enter(std::move(arrival));

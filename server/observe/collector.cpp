@@ -3,9 +3,11 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "engine/base/version.h"
 #include "engine/host/methods/registry.h"
 #include "engine/host/requests/request.h"
@@ -118,17 +120,9 @@ class PerSeries {
 };
 
 bool expected(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kDataLoss:
-      return false;
-    default:
-      return true;
-  }
+  using enum absl::StatusCode;
+  return !absl::c_linear_search(
+      std::array{kUnknown, kAlreadyExists, kAborted, kOutOfRange, kUnimplemented, kDataLoss}, code);
 }
 
 void add_request_families(const Metrics& metrics, const RefusedCalls& refused,

@@ -1,4 +1,4 @@
-"""A client that harms nobody, in a process of its own, beside an attack.
+"""A well-behaved client in a separate process, during an attack.
 
 Until its standard input ends it reads streams, each of which must come through whole; asks for what is
 refused at once; and looks at /healthz. What it saw is its output: a line when the first token has come,
@@ -30,7 +30,7 @@ class Bystander:
 
     def run(self):
         # What the first call makes, a connection and this process' own code, is no answer of the server.
-        self.client.refusal(model="nobody")
+        self.client.refusal(model="unknown")
         threads = [
             threading.Thread(target=self._repeat, args=(act,))
             for act in (self._refuse, self._probe)
@@ -83,7 +83,7 @@ class Bystander:
 
     def _refuse(self):
         start = time.monotonic()
-        error = self.client.refusal(model="nobody")
+        error = self.client.refusal(model="unknown")
         self.refusals.append(time.monotonic() - start)
         if error is None or error.code() != grpc.StatusCode.NOT_FOUND:
             self.wrong.append(f"refused with {error and error.code()}")

@@ -142,9 +142,9 @@ class Target:
             client.close()
         self.server.stop()
 
-    def connect(self, source=None, door="grpc"):
+    def connect(self, source=None, api="grpc"):
         """A bare connection, perhaps from another of this machine's addresses."""
-        host, port = self.server.ports[door].rsplit(":", 1)
+        host, port = self.server.ports[api].rsplit(":", 1)
         return socket.create_connection((host, int(port)), 30, (source, 0) if source else None)
 
     @property
@@ -212,13 +212,14 @@ class Target:
         self.until(quiet, "no request and no page in use")
 
     def assert_no_call_is_left(self):
-        """Nor the place of one: one that ended before a service received it comes back in a minute."""
+        """Waits until no call has a place. A call that ended before a service received it keeps its
+        place for up to a minute."""
 
         def none():
             open_calls, pending = (
                 self.metric(f"tandem_{kind}_calls") for kind in ("open", "pending")
             )
-            # Those of whoever else is served meanwhile come and go.
+            # Calls of other clients start and end meanwhile.
             return open_calls <= 2 and pending == 0
 
         self.until(none, "no call is left, and no place", 120)

@@ -1,5 +1,4 @@
-"""Slow, silent, fat and greedy clients of the OpenAI door hold up nobody, there or at the other
-ports."""
+"""Slow, silent, large and greedy clients of the HTTP API delay no other client of any port."""
 
 import contextlib
 import http.client
@@ -91,7 +90,7 @@ def test_heads_and_bodies_without_end(attack):
             with connect(target) as connection:
                 connection.sendall(first)
                 taken = send_until_refused(connection, piece, 256 << 20)
-                assert taken < 64 << 20, f"{what}: the server goes on reading"
+                assert taken < 64 << 20, f"{what}: the server continues to read"
     assert target.memory() < before + (64 << 20)
     assert_serves(target)
 
@@ -142,9 +141,8 @@ def test_more_bodies_than_memory_for_them(attack):
 
 
 def test_readers_that_do_not_read(attack):
-    """Streams whose readers stand still are paused, and end when the server's patience does; or, where
-    the machine is so slow that they are not full by then, when their connection is given up. None
-    is ever done."""
+    """Streams without a reader are paused, then ended after the configured time. On a slow machine their
+    buffers may not be full by then; they end with their connection. No stream completes."""
     target = attack("limits { stalled_stream_seconds: 0.5 }", FLAG)
     before = target.memory()
     with target.bystander():
@@ -158,7 +156,7 @@ def test_readers_that_do_not_read(attack):
             held.append(connection)
         target.until(
             lambda: target.server.log_text().count("method=openai/completions") == len(held),
-            "streams that nobody reads end",
+            "streams without a reader end",
         )
     ends = [
         line.split("status=", 1)[1].split()[0]

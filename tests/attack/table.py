@@ -35,7 +35,7 @@ class Attack:
 ATTACKS = (
     Attack("alone_test.py::test_a_bystander_alone", "none: two seconds without an attack"),
     Attack(
-        "prompts_test.py::test_fat_prompts_are_refused_by_their_size",
+        "prompts_test.py::test_long_prompts_are_refused_by_their_size",
         "8 prompts of 4 MB, rejected",
     ),
     Attack(
@@ -73,7 +73,7 @@ ATTACKS = (
         "30,000 streams with expired deadlines",
     ),
     Attack(
-        "connections_test.py::test_one_host_leaves_room_for_others",
+        "connections_test.py::test_one_host_leaves_capacity_for_others",
         "one host opens all calls, checks and watches that its limits allow",
     ),
     Attack(
@@ -97,7 +97,7 @@ ATTACKS = (
         "metrics port: endless headers and bodies",
     ),
     Attack(
-        "process_test.py::test_a_log_that_nobody_reads",
+        "process_test.py::test_a_log_without_a_reader",
         "2,000 log lines into a full pipe",
     ),
     Attack(

@@ -49,7 +49,7 @@ def test_page():
     assert "| date | today |" in page
 
 
-def test_what_is_missing_is_said():
+def test_missing_parts_are_reported():
     page = markdown(merged(lines()[1:]), {})
     assert page.count("did not run") == 4
 

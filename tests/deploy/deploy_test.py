@@ -62,7 +62,7 @@ def test_pods_end_in_time_and_are_asked_by_grpc():
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_openais_door_is_where_its_service_leads(name):
+def test_the_http_api_is_where_its_service_points(name):
     found = resources(name)
     (server,) = found["Deployment", "tandem"]["spec"]["template"]["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in server["ports"]}

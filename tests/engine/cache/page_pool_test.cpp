@@ -52,7 +52,7 @@ TEST(PagePool, APageThatOnlyTheIndexKeepsIsCached) {
   EXPECT_EQ(pool.free(), 3);
 }
 
-TEST(PagePool, APinnedPageIsNobodyElses) {
+TEST(PagePool, APinnedPageIsNotReused) {
   PagePool pool(2);
   const PageId owned = pool.take();
   pool.pin(owned);

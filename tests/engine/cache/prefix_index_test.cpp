@@ -71,7 +71,7 @@ TEST(PrefixIndex, FindsTheLongestKnownBeginning) {
   EXPECT_EQ(f.pool.cached(), 3);
 }
 
-TEST(PrefixIndex, ChainsPartWhereTheirTokensDo) {
+TEST(PrefixIndex, ChainsBranchWhereTheirTokensDiffer) {
   Fixture f;
   const auto a = f.leave({1, 2, 3, 4, 5, 6}), b = f.leave({1, 2, 7, 8, 5, 6});
   EXPECT_EQ(a[0], b[0]);
@@ -91,7 +91,7 @@ TEST(PrefixIndex, RowsThatAreKnownKeepTheirPage) {
   EXPECT_EQ(f.index.size(), 1U);
 }
 
-TEST(PrefixIndex, RootsDoNotMeet) {
+TEST(PrefixIndex, RootsStaySeparate) {
   Fixture f;
   const PrefixRoot a{"client a", AdapterId(), ""}, b{"client b", AdapterId(), ""};
   const PrefixRoot adapted{"client a", AdapterId(0), ""}, embedded{"client a", AdapterId(), "x"};
@@ -153,7 +153,7 @@ TEST(PrefixIndex, HashesBeginAnywhere) {
   EXPECT_EQ(starts_of_chains().size(), 5U);
 }
 
-TEST(PrefixIndex, GivesUpTheLongestUnusedFromTheEndOfItsChain) {
+TEST(PrefixIndex, EvictsTheLongestUnusedFromTheEndOfItsChain) {
   Fixture f;
   const auto a = f.leave({1, 1, 2, 2, 3, 3}), b = f.leave({4, 4, 5, 5});
   EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{a[2]});
@@ -166,7 +166,7 @@ TEST(PrefixIndex, GivesUpTheLongestUnusedFromTheEndOfItsChain) {
   EXPECT_EQ(f.pool.free(), f.pool.total());
 }
 
-TEST(PrefixIndex, WhatIsUsedIsNotGivenUp) {
+TEST(PrefixIndex, PagesInUseAreNotEvicted) {
   Fixture f;
   const auto kept = f.run({1, 1, 2, 2});
   const auto gone = f.leave({1, 1, 2, 2, 3, 3});
@@ -179,7 +179,7 @@ TEST(PrefixIndex, WhatIsUsedIsNotGivenUp) {
 }
 
 // A fork may share the end of a chain but own its beginning.
-TEST(PrefixIndex, APageTakesThoseBehindItAlong) {
+TEST(PrefixIndex, APageIsEvictedWithItsSuccessors) {
   Fixture f;
   const auto chain = f.run({1, 1, 2, 2, 3, 3});
   f.pool.release(chain[0]);
@@ -206,7 +206,7 @@ TEST(PrefixIndex, ForgetsAll) {
   EXPECT_EQ(f.pool.free(), f.pool.total());
 }
 
-TEST(PrefixIndex, ItsVersionTellsOfEveryChange) {
+TEST(PrefixIndex, ItsVersionChangesWithEveryChange) {
   Fixture f;
   const uint64_t empty = f.index.version();
   f.leave({1, 1});

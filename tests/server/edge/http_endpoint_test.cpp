@@ -70,7 +70,7 @@ TEST(HttpEndpoint, ARequestInPiecesIsOne) {
 }
 
 // Neither clients that say nothing nor those that never come to an end keep a probe waiting.
-TEST(HttpEndpoint, SilentAndUnfinishedClientsHoldUpNobody) {
+TEST(HttpEndpoint, SilentAndUnfinishedClientsDelayNoOther) {
   const auto http = endpoint();
   std::vector<Fd> silent;
   for (size_t i = 0; i < 3 * HttpEndpoint::kMaxConnections; ++i) {
@@ -91,7 +91,7 @@ TEST(HttpEndpoint, ARequestIsBounded) {
   size_t sent = 0;
   while (put(fd, piece)) {
     sent += piece.size();
-    ASSERT_LT(sent, size_t{64} << 20) << "the server goes on reading";
+    ASSERT_LT(sent, size_t{64} << 20) << "the server continues to read";
   }
   EXPECT_THAT(ask(*http, kProbe), EndsWith("ok\n"));
 }

@@ -85,7 +85,7 @@ TEST(HttpReader, ReadsOneRequestAfterTheOther) {
   EXPECT_EQ(reader.take().body, "bc");
 }
 
-TEST(HttpReader, SaysWhoWaitsForContinue) {
+TEST(HttpReader, FindsRequestsThatWaitForContinue) {
   HttpReader reader(kLimits);
   reader.consume(post("Expect: 100-Continue\r\nContent-Length: 1\r\n"));
   EXPECT_EQ(reader.state(), State::kHeadEnd);

@@ -23,7 +23,7 @@ using testing::StartsWith;
 
 const HttpHeaders kText = {{"Content-Type", "text/plain"}};
 
-// A call that answers when it is told to, in as many pieces as the path's number says.
+// A call that answers on request, in the number of pieces that its path names.
 class Call final : public HttpExchange::Listener, public HttpServer::Work {
  public:
   Call(std::shared_ptr<HttpExchange> exchange, int pieces)
@@ -120,7 +120,7 @@ TEST(HttpServer, ServesRequestsOfOneConnectionInOrder) {
   EXPECT_THAT(all, EndsWith("6\r\npiece,\r\n6\r\npiece,\r\n3\r\nend\r\n0\r\n\r\n"));
 }
 
-TEST(HttpServer, AsksForTheBodyOfWhoWaits) {
+TEST(HttpServer, SendsContinueToClientsThatWaitForIt) {
   const Site site;
   const Fd fd = connect_to(site.acceptor->address());
   put(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n" +
@@ -133,7 +133,7 @@ TEST(HttpServer, AsksForTheBodyOfWhoWaits) {
   EXPECT_THAT(read_all(fd), EndsWith("\r\n\r\nhi"));
 }
 
-TEST(HttpServer, TellsACallThatItsClientIsGone) {
+TEST(HttpServer, NotifiesACallThatItsClientIsGone) {
   Site site;
   {
     const Fd fd = connect_to(site.acceptor->address());
@@ -145,19 +145,19 @@ TEST(HttpServer, TellsACallThatItsClientIsGone) {
   EXPECT_EQ(site.server->exchanges(), 0);
 }
 
-TEST(HttpServer, CutsOffWhoReadsNothing) {
+TEST(HttpServer, ClosesConnectionsThatReadNothing) {
   HttpServer::Bounds bounds;
   bounds.stall_time = std::chrono::milliseconds(1);
   Site site(bounds);
   const Fd fd = connect_to(site.acceptor->address());
   put(fd, get("/100000000"));
-  // Its call writes until the sockets' buffers are full; nobody reads.
+  // Its call writes until the sockets' buffers are full. The client does not read.
   while (site.server->exchanges() == 0) std::this_thread::yield();
   while (site.server->exchanges() > 0) std::this_thread::yield();
   site.server->stop();
 }
 
-TEST(HttpServer, CutsOffWhoSendsNothing) {
+TEST(HttpServer, ClosesConnectionsThatSendNothing) {
   HttpServer::Bounds bounds;
   bounds.head_time = std::chrono::milliseconds(1);
   bounds.body_time = std::chrono::milliseconds(1);
@@ -181,7 +181,7 @@ TEST(HttpServer, RefusesWhatIsTooMuch) {
   EXPECT_THAT(site.ask("nonsense\r\n"), StartsWith("HTTP/1.1 400 "));
 }
 
-TEST(HttpServer, TellsConnectionsBeyondTheBound) {
+TEST(HttpServer, AnswersConnectionsBeyondTheBound) {
   HttpServer::Bounds bounds;
   bounds.connections = 1;
   Site site(bounds);
@@ -194,7 +194,7 @@ TEST(HttpServer, TellsConnectionsBeyondTheBound) {
 }
 
 // What a monitor sees of a thread that hangs.
-TEST(HttpServer, OwesItsPulseWhileItHangs) {
+TEST(HttpServer, ItsHeartbeatStopsWhileItHangs) {
   struct Hang final : HttpServer::Work {
     void work() override {
       begun.set_value();

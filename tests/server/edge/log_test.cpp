@@ -70,8 +70,8 @@ TEST(LogQueue, WritesInOrder) {
   EXPECT_EQ(queue.dropped(), 0);
 }
 
-// A pipe that nobody reads costs lines; when it is read again the log says how many.
-TEST(LogQueue, NobodyWhoLogsWaitsForTheReader) {
+// A pipe without a reader loses lines; when it is read again the log reports how many.
+TEST(LogQueue, LoggingNeverWaitsForTheReader) {
   Pipe pipe;
   const std::string line(1000, 'x');
   int64_t lines = 0;
@@ -104,7 +104,7 @@ TEST(LogQueue, NobodyWhoLogsWaitsForTheReader) {
   EXPECT_EQ(noted, 2000 - lines);
 }
 
-TEST(LogQueue, EndsThoughNobodyReads) {
+TEST(LogQueue, EndsWithoutAReader) {
   Pipe pipe;
   LogQueue queue(pipe.write.get(), 1 << 20, note);
   for (int i = 0; i < 100; ++i) queue.write(std::string(1000, 'x'));

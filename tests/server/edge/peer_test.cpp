@@ -34,7 +34,7 @@ TEST(Peer, OneHostLeavesAQuarterToOthers) {
   EXPECT_EQ(host_share(128), 96);
   EXPECT_EQ(host_share(4), 3);
   EXPECT_EQ(host_share(5), 4);
-  // Of few, one is left; the only one is whoever's comes first.
+  // Of few, one is left; the only one belongs to the first host.
   EXPECT_EQ(host_share(3), 2);
   EXPECT_EQ(host_share(2), 1);
   EXPECT_EQ(host_share(1), 1);

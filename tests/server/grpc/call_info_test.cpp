@@ -13,7 +13,7 @@ TEST(CallInfo, RequestIdsDiffer) {
   EXPECT_NE(a, b);
 }
 
-TEST(CallInfo, TellsDeadlinesFromCancels) {
+TEST(CallInfo, DistinguishesDeadlinesFromCancels) {
   CallInfo info;
   EXPECT_EQ(classify_cancellation(absl::CancelledError(), info).code(),
             absl::StatusCode::kCancelled);

@@ -57,8 +57,8 @@ std::string first_trouble(ServerState* state, grpc::Server* server, const Accept
   return monitor.trouble();
 }
 
-// Where no file is left for its connection to the server, it goes on without, and looks at the
-// rest: at an acceptor that nobody has started.
+// Without a file for its connection to the server, it continues and checks the rest: here an
+// acceptor that was not started.
 TEST(Monitor, OutlivesALackOfFiles) {
   quiet_log();
   ServerState state{ServerConfig{}};

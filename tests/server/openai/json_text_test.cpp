@@ -10,7 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(JsonText, TakesObjectsAndArraysApart) {
+TEST(JsonText, SplitsObjectsAndArrays) {
   const std::string object =
       " { \"a\" : 1.50 , \"b\\u00e9\":{\"x\":[1,{\"y\":\"]}\\\"\"}]},\"c\":[ ], \"d\":null} ";
   ASSERT_TRUE(is_json(object));
@@ -28,7 +28,7 @@ TEST(JsonText, TakesObjectsAndArraysApart) {
   EXPECT_TRUE(members_of("{}").empty());
 }
 
-TEST(JsonText, TellsKinds) {
+TEST(JsonText, DistinguishesKinds) {
   EXPECT_EQ(kind_of(" -1"), JsonKind::kNumber);
   EXPECT_EQ(kind_of("false"), JsonKind::kBool);
   EXPECT_EQ(kind_of("\"\""), JsonKind::kString);
@@ -45,7 +45,7 @@ TEST(JsonText, ChecksAndUnescapes) {
 }
 
 // A deep text costs no stack, and a long one only the list of its parts.
-TEST(JsonText, StandsDepthAndLength) {
+TEST(JsonText, AcceptsDepthAndLength) {
   const size_t depth = 1 << 20;
   const std::string deep = std::string(depth, '[') + std::string(depth, ']');
   ASSERT_TRUE(is_json(deep));

@@ -203,8 +203,8 @@ TEST(OpenAiRequest, RefusesByNameWhatIsOfAnotherType) {
 
 TEST(OpenAiRequest, ErrorsOfTheEngineGetOpenAisNames) {
   const auto name = [](const char* ours, Kind kind) {
-    const absl::Status told = renamed(wrong_field(ours, "d"), kind, "max_completion_tokens");
-    return violations_of(told)[0].field;
+    const absl::Status status = renamed(wrong_field(ours, "d"), kind, "max_completion_tokens");
+    return violations_of(status)[0].field;
   };
   EXPECT_EQ(name("max_new_tokens", Kind::kChat), "max_completion_tokens");
   EXPECT_EQ(name("stop_sequences[2]", Kind::kChat), "stop[2]");
