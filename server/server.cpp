@@ -8,11 +8,16 @@
 #include <algorithm>
 #include <future>
 #include <initializer_list>
+#include <iterator>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/status.h"
 #include "rpc/event_engine.h"
 #include "server/observe/log.h"
@@ -83,6 +88,19 @@ void warn_about_exposure(const ServerConfig& config) {
     log_warn("exposed",
              {{"http", config.http}, {"advice", "metrics are readable from other machines"}});
   }
+}
+
+// The names that a token file adds and removes.
+void log_clients(const std::set<std::string>& before, const std::set<std::string>& after) {
+  const auto difference = [](const std::set<std::string>& of,
+                             const std::set<std::string>& without) {
+    std::vector<std::string> names;
+    std::ranges::set_difference(of, without, std::back_inserter(names));
+    return absl::StrJoin(names, ",");
+  };
+  log_info("clients", {{"count", static_cast<int64_t>(after.size())},
+                       {"added", difference(after, before), LogField::kMaxMessage},
+                       {"removed", difference(before, after), LogField::kMaxMessage}});
 }
 
 // Descriptors that are not connections: models, logs, devices, the HTTP port.
@@ -273,7 +291,10 @@ void Server::reload() {
   if (!config.bearer_token_file.empty()) {
     auto tokens = Authenticator::load(config.bearer_token_file);
     read = tokens.status();
-    if (tokens.ok()) state_.authenticate_by(*std::move(tokens));
+    if (tokens.ok()) {
+      log_clients(state_.authenticator()->names(), tokens->names());
+      state_.authenticate_by(*std::move(tokens));
+    }
   }
   if (config.use_tls) {
     auto tls = read_tls(config.tls_files);

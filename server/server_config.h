@@ -65,8 +65,8 @@ struct ServerConfig {
   int max_connections = 2048;
   int max_connections_per_host = 256;
   int max_open_calls = 16384;
-  int64_t memory_bytes = 1 << 30;        // all memory that clients cause
-  int64_t max_transport_bytes = 1 << 28;  // the part that gRPC counts
+  int64_t memory_bytes = 1 << 30;                       // all memory that clients cause
+  int64_t max_transport_bytes = 1 << 28;                // the part that gRPC counts
   Duration stalled_stream = std::chrono::seconds(600);  // limits.stalled_stream_seconds
   Duration stuck = std::chrono::seconds(120);
 };

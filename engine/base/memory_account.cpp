@@ -17,11 +17,11 @@ constexpr char kRetryMilliseconds[] = "1000";
 
 absl::Status full(int64_t held, absl::string_view by, int64_t more, int64_t allowed,
                   absl::string_view limit) {
-  absl::Status status = with_reason(
-      absl::ResourceExhaustedError(absl::StrCat("memory: ", held, " bytes are in use", by,
-                                                ", and ", more, " more are needed; allowed: ",
-                                                allowed, " (", limit, "); try again later")),
-      "MEMORY_FULL");
+  absl::Status status =
+      with_reason(absl::ResourceExhaustedError(absl::StrCat(
+                      "memory: ", held, " bytes are in use", by, ", and ", more,
+                      " more are needed; allowed: ", allowed, " (", limit, "); try again later")),
+                  "MEMORY_FULL");
   status.SetPayload(kRetryPayload, absl::Cord(kRetryMilliseconds));
   return status;
 }

@@ -1,8 +1,8 @@
 // The account of the memory that clients make the server hold.
 //
 // A request message, its parsed form, a queued prompt and an unread answer are each charged to a
-// client and its host, from the first read to the last write. Above the total, or above the share of
-// one client or host, a charge is refused. A charge is released when it is destroyed.
+// client and its host, from the first read to the last write. Above the total, or above the share
+// of one client or host, a charge is refused. A charge is released when it is destroyed.
 //
 // The account is thread-safe. A Charge is not.
 #pragma once

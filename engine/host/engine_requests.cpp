@@ -194,8 +194,8 @@ RequestId Engine::detokenize(DetokenizeRequest request,
         const auto ids = static_cast<int64_t>(started.request.token_ids.size());
         claims.open.charge(ids);
         // The text, and one copy of it.
-        const absl::Status held = impl->hold(
-            bytes_of(started.request) + 2 * ids * deployment.longest_piece, &claims);
+        const absl::Status held =
+            impl->hold(bytes_of(started.request) + 2 * ids * deployment.longest_piece, &claims);
         if (!held.ok()) return impl->end_early(&claims, held, [&] { done(held); });
         auto text = tandem::detokenize(deployment, started.request.token_ids,
                                        started.request.skip_special_tokens);

@@ -28,7 +28,7 @@ namespace tandem {
 struct StreamLimits {
   int64_t unread_bytes;
   int64_t unread_tokens;
-  int64_t joined_bytes;  // of one message
+  int64_t joined_bytes;         // of one message
   int64_t hold_step = 4 << 10;  // granularity of StreamPort::hold()
 };
 
@@ -225,8 +225,8 @@ class StreamOut {
 
   M mutex_;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<Item> queue_ ABSL_GUARDED_BY(mutex_);   // short: items of one choice are merged
-  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in queue_
+  std::vector<Item> queue_ ABSL_GUARDED_BY(mutex_);      // short: items of one choice are merged
+  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // in queue_
   int64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the write
   int64_t held_steps_ ABSL_GUARDED_BY(mutex_) = 0;       // reported by hold()
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;

@@ -66,8 +66,8 @@ void Timeouts::run() {
     if (quit_) return;
     const auto earlier = [this, due = pending_.empty() ? kNever : pending_.begin()->first]()
                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return quit_ || (!pending_.empty() && pending_.begin()->first < due);
-    };
+                               return quit_ || (!pending_.empty() && pending_.begin()->first < due);
+                             };
     if (pending_.empty()) {
       changed_.wait(lock, earlier);
     } else {

@@ -81,9 +81,7 @@ class ReflectionService::Call final : public RawReactor {
 
  private:
   // Each request and each response has a time limit.
-  void limit_time() {
-    cancel_after(kRequestTime, &context_, &service_.timeouts_, &timeout_);
-  }
+  void limit_time() { cancel_after(kRequestTime, &context_, &service_.timeouts_, &timeout_); }
   void read() {
     limit_time();
     StartRead(&request_);

@@ -129,12 +129,11 @@ class Scan {
   bool count(const FieldDescriptor* field) {
     bytes_ += kElementBytes;
     if (++occurrences_[field] <= kMaxFieldOccurrences) return true;
-    const std::string name = field == nullptr ? "unknown fields"
-                                              : absl::StrJoin(path_, ".",
-                                                              [](std::string* out, const auto* f) {
-                                                                absl::StrAppend(
-                                                                    out, std::string(f->name()));
-                                                              });
+    const std::string name = field == nullptr
+                                 ? "unknown fields"
+                                 : absl::StrJoin(path_, ".", [](std::string* out, const auto* f) {
+                                     absl::StrAppend(out, std::string(f->name()));
+                                   });
     status_ = out_of_range(name, absl::StrCat("more than ", kMaxFieldOccurrences, " of them"),
                            absl::StrCat("at most ", kMaxFieldOccurrences));
     return false;

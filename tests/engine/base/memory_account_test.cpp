@@ -55,7 +55,7 @@ TEST(MemoryAccount, OneHostHoldsAtMostThreeQuarters) {
   ASSERT_TRUE(ann.ok() && bob.ok());
   EXPECT_THAT(account.charge("eve", "10.0.0.1", 1).status().message(),
               HasSubstr("by host \"10.0.0.1\", and 1 more are needed; allowed: 750"));
-  EXPECT_TRUE(account.charge("eve", "", 250).ok());  // a unix socket
+  EXPECT_TRUE(account.charge("eve", "", 250).ok());       // a unix socket
   EXPECT_TRUE(account.charge("", "10.0.0.2", 250).ok());  // a client that is not yet known
 }
 
