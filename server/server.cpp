@@ -171,7 +171,8 @@ absl::Status Server::listen() {
     };
     TANDEM_ASSIGN_OR_RETURN(
         http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); }, ready,
-                                                 [this] { return alive(); }}));
+                                                 [this] { return alive(); },
+                                                 /*local_only=*/is_loopback(config.http)}));
     http_address_ = http_->address();
   }
   return absl::OkStatus();

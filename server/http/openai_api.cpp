@@ -103,14 +103,6 @@ bool is_json_type(const std::string& type) {
                                 "application/json");
 }
 
-// Whether a Host header names this machine. Protects against DNS rebinding: a page's own host name
-// may resolve to this machine, but a browser sends that name in Host.
-bool is_local_name(absl::string_view host) {
-  host = host.substr(0, host.rfind(']') == host.npos ? host.rfind(':') : host.rfind(']') + 1);
-  const bool digits = host.find_first_not_of("0123456789.") == host.npos;
-  return host == "localhost" || host == "[::1]" || (digits && absl::StartsWith(host, "127."));
-}
-
 HttpServer::Bounds bounds_of(const ServerConfig& config, const MemoryAccount& account,
                              size_t connections) {
   HttpServer::Bounds out;

@@ -6,6 +6,7 @@
 #include "engine/base/status.h"
 #include "server/grpc/call_memory.h"
 #include "server/http/openai_api.h"
+#include "server/openai/json_text.h"
 
 namespace tandem {
 namespace {

@@ -168,12 +168,14 @@ absl::Status check_json_object(absl::string_view text) {
 }
 
 int64_t parse_memory(absl::string_view text) {
-  // Each part follows one of these characters; those within strings only add to the bound.
-  const auto parts = std::count_if(text.begin(), text.end(), [](char c) {
-    return c == ',' || c == ':' || c == '[' || c == '{';
-  });
-  constexpr int64_t kPart = sizeof(JsonMember);
-  return 2 * static_cast<int64_t>(text.size()) + kPart * static_cast<int64_t>(parts);
+  // Each element of a list follows one of these characters; those within strings only add to the
+  // bound.
+  const auto elements =
+      std::count_if(text.begin(), text.end(), [](char c) { return c == ',' || c == '['; });
+  constexpr int64_t kElement = sizeof(absl::string_view);
+  constexpr int64_t kObjects = 64 * kMaxMembers;  // an object's members
+  return kObjects + 2 * static_cast<int64_t>(text.size()) +
+         kElement * static_cast<int64_t>(elements);
 }
 
 JsonKind kind_of(absl::string_view value) {

@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-struct Run {
+struct TurnsBench {
   VirtualClock clock;
   ClientTurns turns{0, &clock};
   std::vector<std::string> log;
@@ -30,7 +30,7 @@ struct Run {
 };
 
 TEST(ClientTurns, OneClientsBacklogDoesNotDelayAnother) {
-  Run run;
+  TurnsBench run;
   for (int i = 0; i < 4; ++i) run.enter("many", 100, "m" + std::to_string(i));
   run.turns.run_one();
   run.enter("few", 100, "f0");
@@ -40,7 +40,7 @@ TEST(ClientTurns, OneClientsBacklogDoesNotDelayAnother) {
 }
 
 TEST(ClientTurns, ServiceIsCountedInCost) {
-  Run run;
+  TurnsBench run;
   for (int i = 0; i < 3; ++i) run.enter("big", 1000, "B");
   for (int i = 0; i < 12; ++i) run.enter("small", 100, "s");
   run.all();
@@ -51,7 +51,7 @@ TEST(ClientTurns, ServiceIsCountedInCost) {
 
 // A client that sends one request after the other is counted like one that sends all at once.
 TEST(ClientTurns, ServiceIsRememberedBetweenRequests) {
-  Run run;
+  TurnsBench run;
   for (int i = 0; i < 20; ++i) run.enter("small", 100, "s");
   std::string order;
   for (int i = 0; i < 22; ++i) {
@@ -63,7 +63,7 @@ TEST(ClientTurns, ServiceIsRememberedBetweenRequests) {
 }
 
 TEST(ClientTurns, CancelledTasksAreCalledOnceAndAtOnce) {
-  Run run;
+  TurnsBench run;
   const uint64_t first = run.enter("a", 1, "a0");
   const uint64_t second = run.enter("a", 1, "a1");
   run.turns.cancel(second, absl::CancelledError("left"));
@@ -76,7 +76,7 @@ TEST(ClientTurns, CancelledTasksAreCalledOnceAndAtOnce) {
 }
 
 TEST(ClientTurns, StopEndsWhatWaitsAndWhatComes) {
-  Run run;
+  TurnsBench run;
   run.enter("a", 1, "a0");
   run.enter("b", 1, "b0");
   run.turns.stop(absl::UnavailableError("draining"));
@@ -86,7 +86,7 @@ TEST(ClientTurns, StopEndsWhatWaitsAndWhatComes) {
 }
 
 TEST(ClientTurns, MeasuresTheOldestThatRunsAndNotTheQueue) {
-  Run run;
+  TurnsBench run;
   run.turns.enter("a", 1, [&run](const absl::Status&) {
     run.clock.advance(std::chrono::seconds(5));
     EXPECT_EQ(run.turns.longest_running(), std::chrono::seconds(5));

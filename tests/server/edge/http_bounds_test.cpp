@@ -13,11 +13,11 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMebibyte = 1 << 20;
 
 // A server whose requests wait in `waiting` until the test responds. The token of a request is its
 // client's name; without one it is refused.
-struct Bench {
+struct HttpBench {
   VirtualClock clock;
   MemoryAccount account;
   test::SimulatedNetwork* net;
@@ -25,7 +25,7 @@ struct Bench {
   std::vector<std::string> heads;  // that were decided
   std::unique_ptr<HttpServer> server;
 
-  explicit Bench(HttpServer::Bounds bounds = {}, int64_t memory = 64 * kMiB) : account(memory) {
+  explicit HttpBench(HttpServer::Bounds bounds = {}, int64_t memory = 64 * kMebibyte) : account(memory) {
     auto network = std::make_unique<test::SimulatedNetwork>(&clock);
     net = network.get();
     server = std::make_unique<HttpServer>(
@@ -36,7 +36,7 @@ struct Bench {
             [this](const HttpMessage& head, const std::string&) { return decide(head); }},
         &account, std::move(network));
   }
-  ~Bench() { waiting.clear(); }
+  ~HttpBench() { waiting.clear(); }
 
   HttpAdmission decide(const HttpMessage& head) {
     heads.push_back(head.method + " " + head.path);
@@ -65,21 +65,21 @@ struct Bench {
   }
 };
 
-std::string post(size_t length, const std::string& headers = "Authorization: ann\r\n") {
+std::string post_head(size_t length, const std::string& headers = "Authorization: ann\r\n") {
   return absl::StrCat("POST /x HTTP/1.1\r\nHost: h\r\n", headers, "Content-Length: ", length,
                       "\r\n\r\n");
 }
 
 TEST(HttpBounds, TheBodyOfARefusedRequestIsNotRead) {
-  Bench b;
+  HttpBench b;
   const int socket = b.connect();
-  b.send(socket, post(kMiB, "Expect: 100-continue\r\n"));
+  b.send(socket, post_head(kMebibyte, "Expect: 100-continue\r\n"));
   const std::string answer = b.net->read_from_server(socket);
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 401 Unauthorized\r\nX-Common: yes\r\nX-Why: no token"));
   EXPECT_THAT(answer, HasSubstr("Connection: close\r\n"));
   EXPECT_THAT(answer, EndsWith("\r\n\r\nrefused"));
   const int64_t before = b.account.used();
-  b.send(socket, std::string(kMiB / 2, 'x'));  // discarded
+  b.send(socket, std::string(kMebibyte / 2, 'x'));  // discarded
   EXPECT_LE(b.account.used(), before);
   EXPECT_THAT(b.waiting, IsEmpty());
   b.pass(std::chrono::seconds(3));
@@ -87,9 +87,9 @@ TEST(HttpBounds, TheBodyOfARefusedRequestIsNotRead) {
 }
 
 TEST(HttpBounds, TheHeadIsDecidedBeforeContinueAndBeforeTheBody) {
-  Bench b;
+  HttpBench b;
   const int socket = b.connect();
-  const std::string head = post(2, "Authorization: ann\r\nExpect: 100-continue\r\n");
+  const std::string head = post_head(2, "Authorization: ann\r\nExpect: 100-continue\r\n");
   b.send(socket, head.substr(0, head.size() - 1));
   EXPECT_THAT(b.heads, IsEmpty());
   EXPECT_EQ(b.net->read_from_server(socket), "");
@@ -106,10 +106,10 @@ TEST(HttpBounds, TheHeadIsDecidedBeforeContinueAndBeforeTheBody) {
 }
 
 TEST(HttpBounds, ARefusalWithoutABodyKeepsTheConnection) {
-  Bench b;
+  HttpBench b;
   const int socket = b.connect();
   const std::string get = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
-  b.send(socket, get + get + "HEAD /b HTTP/1.1\r\nHost: h\r\n\r\n" + post(1) + "x");
+  b.send(socket, get + get + "HEAD /b HTTP/1.1\r\nHost: h\r\n\r\n" + post_head(1) + "x");
   EXPECT_THAT(b.heads, testing::ElementsAre("GET /a", "GET /a", "HEAD /b", "POST /x"));
   const std::string answers = b.net->read_from_server(socket);
   EXPECT_THAT(answers, EndsWith("Content-Length: 7\r\n\r\n")) << "HEAD has no body";
@@ -117,18 +117,18 @@ TEST(HttpBounds, ARefusalWithoutABodyKeepsTheConnection) {
 }
 
 TEST(HttpBounds, ABodyIsChargedUntilItsExchangeIsReleasedAlsoWithoutItsClient) {
-  Bench b;
+  HttpBench b;
   const int socket = b.connect();
   EXPECT_EQ(b.account.charges(), 1);
-  b.send(socket, post(2 * kMiB) + std::string(kMiB, 'x'));
-  EXPECT_GE(b.account.used(), kMiB);
-  b.send(socket, std::string(kMiB, 'x'));
+  b.send(socket, post_head(2 * kMebibyte) + std::string(kMebibyte, 'x'));
+  EXPECT_GE(b.account.used(), kMebibyte);
+  b.send(socket, std::string(kMebibyte, 'x'));
   ASSERT_EQ(b.waiting.size(), 1U);
-  EXPECT_GE(b.account.used(), 2 * kMiB);
+  EXPECT_GE(b.account.used(), 2 * kMebibyte);
   b.net->reset_client(socket);
   b.settle();
   EXPECT_TRUE(b.net->closed(socket));
-  EXPECT_GE(b.account.used(), 2 * kMiB) << "the call has it";
+  EXPECT_GE(b.account.used(), 2 * kMebibyte) << "the call has it";
   b.waiting[0]->drop_body();
   EXPECT_LT(b.account.used(), 64 << 10);
   b.waiting.clear();
@@ -138,49 +138,49 @@ TEST(HttpBounds, ABodyIsChargedUntilItsExchangeIsReleasedAlsoWithoutItsClient) {
 
 TEST(HttpBounds, BodiesBeyondTheMemoryGet429WhileOthersAreServed) {
   HttpServer::Bounds bounds;
-  bounds.body_bytes = 4 * kMiB;
-  Bench b(bounds, 16 * kMiB);
+  bounds.body_bytes = 4 * kMebibyte;
+  HttpBench b(bounds, 16 * kMebibyte);
   std::vector<int> held;
   for (int i = 0; i < 2; ++i) {  // a client may hold half
     held.push_back(b.connect());
-    b.send(held.back(), post(3 * kMiB + kMiB / 2) + std::string(3 * kMiB, 'x'));
+    b.send(held.back(), post_head(3 * kMebibyte + kMebibyte / 2) + std::string(3 * kMebibyte, 'x'));
   }
   const int more = b.connect();
-  b.send(more, post(2 * kMiB));
+  b.send(more, post_head(2 * kMebibyte));
   const std::string answer = b.net->read_from_server(more);
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 429 "));
   EXPECT_THAT(answer, HasSubstr("Retry-After: 1\r\n"));
   EXPECT_THAT(answer, EndsWith("error 429"));
   const int other = b.connect("10.0.0.2");
-  b.send(other, post(2 * kMiB, "Authorization: bob\r\n") + std::string(2 * kMiB, 'x'));
+  b.send(other, post_head(2 * kMebibyte, "Authorization: bob\r\n") + std::string(2 * kMebibyte, 'x'));
   EXPECT_EQ(b.waiting.size(), 1U);
   for (const int socket : held) b.net->reset_client(socket);
   b.settle();
   const int again = b.connect();
-  b.send(again, post(2 * kMiB) + std::string(2 * kMiB, 'x'));
+  b.send(again, post_head(2 * kMebibyte) + std::string(2 * kMebibyte, 'x'));
   EXPECT_EQ(b.waiting.size(), 2U);
 }
 
 // A body whose length is not announced is refused when it exceeds the memory.
 TEST(HttpBounds, ChunksBeyondTheMemoryGet429) {
   HttpServer::Bounds bounds;
-  bounds.body_bytes = 16 * kMiB;
-  Bench b(bounds, 4 * kMiB);
+  bounds.body_bytes = 16 * kMebibyte;
+  HttpBench b(bounds, 4 * kMebibyte);
   const int socket = b.connect();
   b.send(socket, "POST /x HTTP/1.1\r\nHost: h\r\nAuthorization: ann\r\nTransfer-Encoding: chunked"
-                 "\r\n\r\n300000\r\n" + std::string(3 * kMiB, 'x'));
+                 "\r\n\r\n300000\r\n" + std::string(3 * kMebibyte, 'x'));
   EXPECT_THAT(b.net->read_from_server(socket), StartsWith("HTTP/1.1 429 "));
   EXPECT_LT(b.account.used(), 64 << 10);
-  EXPECT_LE(b.account.peak(), 4 * kMiB);
+  EXPECT_LE(b.account.peak(), 4 * kMebibyte);
 }
 
 TEST(HttpBounds, UnsentAnswersAreCharged) {
-  Bench b;
+  HttpBench b;
   const int socket = b.connect();
-  b.send(socket, post(0));
-  b.waiting.at(0)->respond(200, {}, std::string(3 * kMiB, 'x'));
+  b.send(socket, post_head(0));
+  b.waiting.at(0)->respond(200, {}, std::string(3 * kMebibyte, 'x'));
   b.waiting.clear();
-  EXPECT_GE(b.account.used(), 3 * kMiB);
+  EXPECT_GE(b.account.used(), 3 * kMebibyte);
   for (int i = 0; i < 60; ++i) {
     b.net->read_from_server(socket);
     b.settle();
@@ -191,7 +191,7 @@ TEST(HttpBounds, UnsentAnswersAreCharged) {
   EXPECT_EQ(b.account.charges(), 0);
 }
 
-struct Gone final : HttpExchange::Listener {
+struct LostClient final : HttpExchange::Listener {
   void written(bool ok) override { failed = failed || !ok; }
   void closed() override { left = true; }
   bool failed = false, left = false;
@@ -200,13 +200,13 @@ struct Gone final : HttpExchange::Listener {
 TEST(HttpBounds, AnAnswerThatIsNotReadEndsTheConnection) {
   HttpServer::Bounds bounds;
   bounds.send_rate = 1;
-  Bench b(bounds);
-  Gone gone;
+  HttpBench b(bounds);
+  LostClient gone;
   const int socket = b.connect();
-  b.send(socket, post(0));
+  b.send(socket, post_head(0));
   const auto exchange = b.waiting.at(0);
   exchange->listen(&gone);
-  exchange->respond(200, {}, std::string(kMiB, 'x'));
+  exchange->respond(200, {}, std::string(kMebibyte, 'x'));
   b.pass(std::chrono::seconds(59));
   EXPECT_FALSE(b.net->closed(socket));
   b.net->read_from_server(socket, 1);  // progress
@@ -223,10 +223,10 @@ TEST(HttpBounds, AReaderBelowTheRateIsDisconnectedAndOneAboveItIsNot) {
   HttpServer::Bounds bounds;
   bounds.send_rate = 1000;
   for (const size_t per_second : {500, 2000}) {
-    Bench b(bounds);
+    HttpBench b(bounds);
     const int socket = b.connect();
     b.net->set_capacity(socket, 4000);
-    b.send(socket, post(0));
+    b.send(socket, post_head(0));
     b.waiting.at(0)->respond(200, {}, std::string(200'000, 'x'));
     b.waiting.clear();
     int seconds = 0;
@@ -248,10 +248,10 @@ TEST(HttpBounds, AReaderBelowTheRateIsDisconnectedAndOneAboveItIsNot) {
 TEST(HttpBounds, ACompleteAnswerMustBeReadInItsTime) {
   HttpServer::Bounds bounds;
   bounds.end_time = std::chrono::seconds(2);
-  Bench b(bounds);
+  HttpBench b(bounds);
   const int socket = b.connect();
-  b.send(socket, post(0));
-  b.waiting.at(0)->respond(200, {}, std::string(kMiB, 'x'));  // has 16 s more
+  b.send(socket, post_head(0));
+  b.waiting.at(0)->respond(200, {}, std::string(kMebibyte, 'x'));  // has 16 s more
   for (int i = 0; i < 17; ++i) {
     b.net->read_from_server(socket, 1000);
     b.pass(std::chrono::seconds(1));
@@ -266,11 +266,11 @@ TEST(HttpBounds, AConnectionEndsWithItsAge) {
   bounds.age = std::chrono::seconds(100);
   bounds.age_grace = std::chrono::seconds(50);
   bounds.idle_time = bounds.body_time = std::chrono::hours(1);
-  Bench b(bounds);
+  HttpBench b(bounds);
   const int idle = b.connect();
   const int busy = b.connect();
   const int endless = b.connect();
-  for (const int socket : {idle, busy, endless}) b.send(socket, post(0));
+  for (const int socket : {idle, busy, endless}) b.send(socket, post_head(0));
   b.waiting.at(0)->respond(200, {}, "");
   b.pass(std::chrono::seconds(99));
   EXPECT_FALSE(b.net->closed(idle));
@@ -284,12 +284,12 @@ TEST(HttpBounds, AConnectionEndsWithItsAge) {
 }
 
 TEST(HttpBounds, SilentConnectionsEnd) {
-  Bench b;
+  HttpBench b;
   const int empty = b.connect();
   const int head = b.connect();
   const int body = b.connect();
   b.send(head, "POST /x HTTP/1.1\r\nA: ");
-  b.send(body, post(2) + "x");
+  b.send(body, post_head(2) + "x");
   b.pass(std::chrono::seconds(11));
   EXPECT_TRUE(b.net->closed(empty));
   EXPECT_THAT(b.net->read_from_server(head), StartsWith("HTTP/1.1 408 "));
