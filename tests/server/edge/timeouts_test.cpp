@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using Timeout = Timeouts::Timeout;
 
-struct TimeoutsBench {
+struct World {
   VirtualClock clock;
   Timeouts timeouts{&clock};
   std::string ran;
@@ -25,7 +25,7 @@ struct TimeoutsBench {
 };
 
 TEST(Timeouts, RunInTheOrderOfTheirTimes) {
-  TimeoutsBench world;
+  World world;
   Timeout a, b, c;
   a.start(&world.timeouts, 3s, world.appends('a'));
   b.start(&world.timeouts, 1s, world.appends('b'));
@@ -41,7 +41,7 @@ TEST(Timeouts, RunInTheOrderOfTheirTimes) {
 }
 
 TEST(Timeouts, AStoppedOneDoesNotRun) {
-  TimeoutsBench world;
+  World world;
   Timeout stopped;
   stopped.start(&world.timeouts, 1s, world.appends('a'));
   {
@@ -58,7 +58,7 @@ TEST(Timeouts, AStoppedOneDoesNotRun) {
 }
 
 TEST(Timeouts, AFunctionMayStopOthersAndItself) {
-  TimeoutsBench world;
+  World world;
   auto own = std::make_unique<Timeout>();
   Timeout other;
   own->start(&world.timeouts, 1s, [&] {
@@ -77,7 +77,7 @@ TEST(Timeouts, AFunctionMayStopOthersAndItself) {
 }
 
 TEST(Timeouts, AnEmptyFunctionIsSkipped) {
-  TimeoutsBench world;
+  World world;
   Timeout timeout;
   timeout.start(&world.timeouts, 1s, [&] {
     world.ran += 'x';
