@@ -11,6 +11,7 @@
 
 #include "grpc/reflection/v1/reflection.pb.h"
 #include "server/edge/open_calls.h"
+#include "server/edge/timeouts.h"
 #include "server/grpc/raw_service.h"
 
 namespace tandem {

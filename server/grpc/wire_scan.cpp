@@ -31,9 +31,7 @@ constexpr int64_t kGrowth = 3;
 class Scan {
  public:
   explicit Scan(grpc::ByteBuffer* buffer)
-      : length_(static_cast<int64_t>(buffer->Length())), reader_(buffer), in_(&reader_) {
-    in_.SetTotalBytesLimit(static_cast<int>(std::min<int64_t>(length_, INT32_MAX)));
-  }
+      : length_(static_cast<int64_t>(buffer->Length())), reader_(buffer), in_(&reader_) {}
 
   absl::StatusOr<int64_t> run(const Descriptor& type) {
     bytes_ = object_bytes(type);

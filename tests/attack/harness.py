@@ -202,14 +202,16 @@ class Target:
         assert answer.choices[0].finished.usage.completion_tokens == 3
 
     def assert_quiet(self):
-        """Nothing of what was asked is left: no request, no page in use."""
+        """Nothing of what was asked is left: no request, no page in use, no charge of memory."""
 
         def quiet():
             waiting = self.metric("tandem_requests_waiting")
             running = self.metric("tandem_requests_running")
-            return waiting == running == self.metric("tandem_kv_cache_pages", state="used") == 0
+            charged = self.metric("tandem_memory_bytes")
+            used = self.metric("tandem_kv_cache_pages", state="used")
+            return waiting == running == charged == used == 0
 
-        self.until(quiet, "no request and no page in use")
+        self.until(quiet, "no request, no page in use and no memory charged")
 
     def assert_no_call_is_left(self):
         """Waits until no call has a place. A call that ended before a service received it keeps its

@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using Timeout = Timeouts::Timeout;
 
-struct World {
+struct TimeoutWorld {
   VirtualClock clock;
   Timeouts timeouts{&clock};
   std::string ran;
@@ -25,7 +25,7 @@ struct World {
 };
 
 TEST(Timeouts, RunInTheOrderOfTheirTimes) {
-  World world;
+  TimeoutWorld world;
   Timeout a, b, c;
   a.start(&world.timeouts, 3s, world.appends('a'));
   b.start(&world.timeouts, 1s, world.appends('b'));
@@ -41,7 +41,7 @@ TEST(Timeouts, RunInTheOrderOfTheirTimes) {
 }
 
 TEST(Timeouts, AStoppedOneDoesNotRun) {
-  World world;
+  TimeoutWorld world;
   Timeout stopped;
   stopped.start(&world.timeouts, 1s, world.appends('a'));
   {
@@ -58,7 +58,7 @@ TEST(Timeouts, AStoppedOneDoesNotRun) {
 }
 
 TEST(Timeouts, AFunctionMayStopOthersAndItself) {
-  World world;
+  TimeoutWorld world;
   auto own = std::make_unique<Timeout>();
   Timeout other;
   own->start(&world.timeouts, 1s, [&] {
@@ -70,14 +70,14 @@ TEST(Timeouts, AFunctionMayStopOthersAndItself) {
   });
   other.start(&world.timeouts, 2s, world.appends('b'));
   world.clock.advance(1s);
-  EXPECT_EQ(world.timeouts.run_expired(), kNever);
-  world.clock.advance(1h);
   world.timeouts.run_expired();
+  world.clock.advance(1h);
+  EXPECT_EQ(world.timeouts.run_expired(), kNever);
   EXPECT_EQ(world.ran, "a");
 }
 
 TEST(Timeouts, AnEmptyFunctionIsSkipped) {
-  World world;
+  TimeoutWorld world;
   Timeout timeout;
   timeout.start(&world.timeouts, 1s, [&] {
     world.ran += 'x';
