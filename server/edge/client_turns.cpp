@@ -90,9 +90,8 @@ Duration ClientTurns::longest_running() const {
 void ClientTurns::run() {
   MutexLock lock(&mutex_);
   for (;;) {
-    changed_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return quit_ || !turns_.empty();
-    });
+    changed_.wait(
+        lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return quit_ || !turns_.empty(); });
     if (quit_) return;
     run_next(lock);
   }
@@ -133,8 +132,7 @@ ClientTurns::Waiting ClientTurns::take_locked(Client* client, std::deque<Waiting
 
 // Forgets idle clients whose service no longer matters: they would be raised above it.
 void ClientTurns::forget_locked() {
-  while (!idle_.empty() &&
-         (idle_.begin()->first.first <= floor_ || idle_.size() > kRemembered)) {
+  while (!idle_.empty() && (idle_.begin()->first.first <= floor_ || idle_.size() > kRemembered)) {
     const Client* const client = idle_.begin()->second;
     idle_.erase(idle_.begin());
     clients_.erase(clients_.find(client->name));

@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kPiece = 64 << 10;  // per read
+constexpr size_t kPiece = 64 << 10;      // per read
 constexpr size_t kKeptOutput = 4 << 10;  // capacity that an idle connection keeps
 constexpr Duration kSweep = std::chrono::milliseconds(250);
 constexpr Duration kWhileStopping = std::chrono::milliseconds(10);
@@ -379,8 +379,7 @@ void HttpServer::refuse(HttpConnection& c, const HttpReply& reply, bool keep_ali
 bool HttpServer::charge_input(HttpConnection& c) {
   const size_t bytes = kConnectionBytes + c.reader.head_bytes() + c.out.capacity();
   return c.charge.try_resize(static_cast<int64_t>(bytes)).ok() &&
-         c.request_charge
-             .try_resize(static_cast<int64_t>(kExchangeBytes + c.reader.body_bytes()))
+         c.request_charge.try_resize(static_cast<int64_t>(kExchangeBytes + c.reader.body_bytes()))
              .ok();
 }
 
@@ -416,9 +415,8 @@ void HttpServer::flush(HttpConnection& c) {
     }
     if (n > 0 || c.write_deadline == kNever) {
       c.written += std::max<ssize_t>(n, 0);
-      const Duration fair = std::chrono::nanoseconds(
-          static_cast<int64_t>(1e9 * static_cast<double>(c.written) /
-                               static_cast<double>(bounds_.send_rate)));
+      const Duration fair = std::chrono::nanoseconds(static_cast<int64_t>(
+          1e9 * static_cast<double>(c.written) / static_cast<double>(bounds_.send_rate)));
       c.write_deadline = bounds_.stall_time + std::min(at, c.write_began + fair);
     }
     if (n == HttpIo::kLater) return watch(c);

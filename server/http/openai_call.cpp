@@ -79,8 +79,8 @@ void OpenAiCall::start(openai::Kind kind, ServerState& state, HttpServer& server
   if (entered.ok()) entered = call->charge_answer();
   if (!entered.ok()) return call->parse(entered);
   const auto cost = static_cast<int64_t>(from.message.body.size() + kTurnBytes);
-  call->turn_number_ = turns.enter(from.client, cost,
-                                   [call](const absl::Status& turn) { call->parse(turn); });
+  call->turn_number_ =
+      turns.enter(from.client, cost, [call](const absl::Status& turn) { call->parse(turn); });
 }
 
 absl::Status OpenAiCall::charge_answer() {
@@ -155,8 +155,7 @@ void OpenAiCall::on_chunk(Chunk event) {
 
 void OpenAiCall::add_to_answer(const OpenAiItem& item) {
   answer_->chunk(item.choice, item.text, item.listed);
-  absl::Status fits =
-      check_response_size(answer_->bytes(), record_.state.config.max_send_bytes);
+  absl::Status fits = check_response_size(answer_->bytes(), record_.state.config.max_send_bytes);
   if (fits.ok()) fits = charge_answer(kCopiesOfAnswer * static_cast<int64_t>(answer_->bytes()));
   if (fits.ok()) return;
   too_long_ = true;

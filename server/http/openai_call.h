@@ -113,7 +113,7 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   std::optional<openai::Events> events_;
   std::optional<openai::Answer> answer_;  // unless streamed
   MemoryAccount::Charge answer_charge_;   // until it is written
-  bool too_long_ = false;  // the response does not fit, and the request still runs
+  bool too_long_ = false;                 // the response does not fit, and the request still runs
   int choices_ = 1;
   Engine* engine_ = nullptr;
   RequestId id_ = 0;  // set before out_.attach()
