@@ -27,7 +27,7 @@ namespace tandem {
 namespace {
 
 // Time for the last messages after the engine has ended all requests.
-constexpr auto kFlushTime = std::chrono::seconds(3);
+constexpr auto kFlushTime = std::chrono::milliseconds(1500);
 
 // Streaming calls that each thread awaits in addition to its share of the limiter's total.
 constexpr int64_t kSpareCalls = 16;
@@ -171,7 +171,8 @@ absl::Status Server::listen() {
     };
     TANDEM_ASSIGN_OR_RETURN(
         http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); }, ready,
-                                                 [this] { return alive(); }}));
+                                                 [this] { return alive(); },
+                                                 /*local_only=*/is_loopback(config.http)}));
     http_address_ = http_->address();
   }
   return absl::OkStatus();

@@ -227,12 +227,14 @@ class Target:
         self.until(none, "no call is left, and no place", 120)
 
     @contextlib.contextmanager
-    def bystander(self, model="slow", tokens=200, token=None, allowed=96):
+    def bystander(self, model="slow", tokens=200, token=None, allowed=96, openai=False):
         """Another client, in a process of its own, is served beside what is done in the `with`: its
-        streams come through whole, what it must be refused is, and /healthz says 200. The server's
-        memory may grow by `allowed` MiB meanwhile."""
+        streams come through whole, what it must be refused is, and /healthz says 200. With `openai`,
+        so are its requests of the HTTP API. The server's memory may grow by `allowed` MiB meanwhile.
+        """
         command = [sys.executable, "-m", "tests.attack.bystander", self.api.folder]
-        command += [self.server.grpc, self.server.http, model, str(tokens)]
+        api = self.server.ports["openai"] if openai else "-"
+        command += [self.server.grpc, self.server.http, api, model, str(tokens)]
         other = subprocess.Popen(
             command + ([token] if token else []),
             cwd=ROOT,
@@ -268,5 +270,8 @@ class Target:
             "grown": grown / 2**20,
             "allowed": allowed,
         }
+        for what in ("listings", "completions"):
+            if saw[what]:
+                figures[what[:-1]] = max(saw[what]) * 1e3
         print(f"beside it: {figures}")
         record(**figures)
