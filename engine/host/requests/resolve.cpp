@@ -116,6 +116,9 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   resolved.context = std::move(prompt->context);
   TANDEM_RETURN_IF_ERROR(set_prompt(deployment, model, *std::move(prompt), &spec));
   if (model.encoder != nullptr) resolved.context = spec.prompt;
+  resolved.answer = plan_answer(deployment.answer_format(model), request, *model.tokenizer,
+                                resolved.context);
+  if (resolved.answer) resolved.answer->id_seed = fresh_seed;
 
   const auto prompt_tokens = static_cast<int64_t>(spec.prompt.size());
   TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
@@ -133,8 +136,9 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
                                              request.stopping.min_new_tokens));
   resolved.stops = std::make_shared<const StopStrings>(request.stopping.stop_sequences);
   if (resolved.stops->any()) {
-    spec.stops.text = std::make_unique<MatchingStops>(model.tokenizer, request.skip_special_tokens,
-                                                      resolved.context, resolved.stops);
+    spec.stops.text = std::make_unique<MatchingStops>(
+        model.tokenizer, request.skip_special_tokens, resolved.context,
+        resolved.answer ? resolved.answer->markers : std::vector<Token>(), resolved.stops);
   }
   spec.top_logprobs = static_cast<int>(std::min<int64_t>(request.top_logprobs, writer.vocab_size));
   spec.logprobs = request.logprobs || request.top_logprobs > 0;
