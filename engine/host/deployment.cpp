@@ -227,6 +227,11 @@ std::string Deployment::offered() const {
                        [](std::string* out, const MethodInfo& info) { out->append(info.method); });
 }
 
+int64_t Deployment::unset_max_new_tokens(const GenerateRequest& request) const {
+  const bool fill = request.stopping.fill_context && !large->default_max_new_tokens;
+  return fill ? max_new_tokens : default_max_new_tokens;
+}
+
 DeploymentInfo Deployment::info() const {
   DeploymentInfo info;
   info.name = name;

@@ -62,6 +62,8 @@ struct Deployment {
   int64_t max_new_tokens = 0;
   int64_t default_max_new_tokens = 0;
 
+  // New tokens, at most, of a request that sets no max_new_tokens. The context may leave fewer.
+  int64_t unset_max_new_tokens(const GenerateRequest& request) const;
   int64_t max_text_bytes() const { return context_length * longest_piece; }
   std::string prefix_salt(const std::string& client) const {
     return config.prefix_cache_per_client ? "client " + client : "";

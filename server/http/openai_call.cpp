@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/status.h"
+#include "server/grpc/request_from_proto.h"
 #include "server/http/openai_api.h"
 
 namespace tandem {
@@ -13,6 +14,18 @@ constexpr int64_t kMaxJoinedBytes = 256 << 10;
 
 const char* name_of(openai::Kind kind) {
   return kind == openai::Kind::kChat ? "openai/chat/completions" : "openai/completions";
+}
+
+// The prompts after the first one.
+absl::Status read_more_prompts(const openai::Request& from, CompletionBatch::Plan* plan) {
+  for (size_t i = 0; i < from.more_prompts.size(); ++i) {
+    v1::GenerateRequest message = from.more_prompts[i];
+    message.set_model(from.message.model());
+    auto checked = generate_request_from(message);
+    if (!checked.ok()) return of_prompt(checked.status(), static_cast<int>(i) + 1);
+    plan->more_prompts.push_back(std::move(checked->prompt));
+  }
+  return absl::OkStatus();
 }
 
 int64_t unix_time() {
@@ -31,17 +44,20 @@ void OpenAiItem::append(const OpenAiItem& later) {
 }
 
 // Forwards the engine's events to the call.
-class OpenAiCall::EngineSink final : public Sink {
+class OpenAiCall::EngineSink final : public BatchSink {
  public:
   explicit EngineSink(std::shared_ptr<OpenAiCall> call) : call_(std::move(call)) {}
   void made(int64_t tokens) override {
     if (call_->stream_) call_->out_.produced(tokens);
   }
-  void started(const Started& event) override { call_->on_started(event); }
+  void started(int prompt, const Started& event) override { call_->on_started(prompt, event); }
+  void echo(int choice, std::string text, std::vector<TokenInfo> tokens) override {
+    call_->on_echo(choice, std::move(text), tokens);
+  }
   void chunk(Chunk event) override { call_->on_chunk(std::move(event)); }
-  void finished(const Finished& event) override { call_->on_finished(event); }
+  void finished(Finished event) override { call_->on_finished(event); }
   void failed(const absl::Status& status) override {
-    call_->on_failed(openai::renamed(status, call_->kind_, call_->max_tokens_));
+    call_->on_failed(openai::renamed(status, call_->kind_, call_->names_));
   }
 
  private:
@@ -85,34 +101,69 @@ absl::Status OpenAiCall::submit() {
   exchange_->message.body = {};
   if (!read.ok()) return read.status();
   openai::Request& request = *read;
-  max_tokens_ = request.max_tokens;
+  names_ = request.names;
   auto checked = record_.check(request.message);
-  if (!checked.ok()) return openai::renamed(checked.status(), kind_, max_tokens_);
+  if (!checked.ok()) return openai::renamed(checked.status(), kind_, names_);
+  CompletionBatch::Plan plan;
+  const absl::Status prompts = read_more_prompts(request, &plan);
+  if (!prompts.ok()) return openai::renamed(prompts, kind_, names_);
+  plan.request = std::move(checked->request);
+  plan.request.stopping.fill_context = request.fill_context;
+  plan.echo = request.echo;
+  plan.score = request.logprobs;
+  plan.generate = !request.score_only;
+  plan.suffix = std::move(request.suffix);
 
   stream_ = request.stream;
-  head_ = {kind_, record_.info.request_id, created_, checked->request.model,
-           /*logprobs=*/checked->token_bytes != nullptr};
-  choices_ = static_cast<int>(checked->request.n);
+  head_ = {kind_,
+           record_.info.request_id,
+           created_,
+           plan.request.model,
+           request.logprobs,
+           static_cast<int>(plan.request.n),
+           request.best};
   token_bytes_ = checked->token_bytes;
+  batch_ = std::make_shared<CompletionBatch>(checked->engine, std::move(plan),
+                                             std::make_shared<EngineSink>(shared_from_this()));
+  record_.expect(batch_->choices());
   if (stream_) {
-    events_.emplace(head_, request.include_usage);
+    events_.emplace(head_, batch_->choices(), request.include_usage, request.usage_so_far);
   } else {
-    answer_.emplace(head_, choices_);
+    answer_.emplace(head_, batch_->choices());
   }
-  engine_ = checked->engine;
-  id_ = engine_->submit(std::move(checked->request),
-                        std::make_shared<EngineSink>(shared_from_this()));
+  batch_->start();
   out_.attach();
   return absl::OkStatus();
 }
 
 // --- Events of the engine
 
-void OpenAiCall::on_started(const Started& event) {
-  if (!stream_) return answer_->started(started_to_proto(event));
+void OpenAiCall::on_started(int prompt, const Started& event) {
+  if (!stream_) {
+    if (!too_long_) answer_->started(started_to_proto(event));
+    return;
+  }
   OpenAiItem item;
-  item.text = events_->started(started_to_proto(event), choices_);
+  item.text = events_->started(started_to_proto(event), prompt);
   if (!item.text.empty()) out_.put(std::move(item));
+}
+
+void OpenAiCall::list_tokens(const std::vector<TokenInfo>& tokens, OpenAiItem* item) const {
+  for (size_t i = 0; token_bytes_ != nullptr && i < tokens.size(); ++i) {
+    token_to_proto(tokens[i], token_bytes_, &item->listed.emplace_back());
+    item->token_bytes += static_cast<int64_t>(item->listed.back().ByteSizeLong());
+  }
+}
+
+void OpenAiCall::on_echo(int choice, std::string text, const std::vector<TokenInfo>& tokens) {
+  if (too_long_) return;
+  OpenAiItem item;
+  item.choice = choice;
+  item.text = std::move(text);
+  list_tokens(tokens, &item);
+  if (stream_) return out_.put(std::move(item));
+  answer_->echo(choice, item.text, item.listed);
+  check_answer();
 }
 
 void OpenAiCall::on_chunk(Chunk event) {
@@ -122,17 +173,16 @@ void OpenAiCall::on_chunk(Chunk event) {
   item.choice = event.index;
   item.count = static_cast<int64_t>(event.tokens.size());
   item.text = std::move(event.text);
-  for (size_t i = 0; token_bytes_ != nullptr && i < event.tokens.size(); ++i) {
-    token_to_proto(event.tokens[i], token_bytes_, &item.listed.emplace_back());
-    item.token_bytes += static_cast<int64_t>(item.listed.back().ByteSizeLong());
+  list_tokens(event.tokens, &item);
+  if (!stream_) {
+    answer_->chunk(item.choice, item.text, item.listed);
+    return check_answer();
   }
-  if (!stream_) return add_to_answer(item);
   if (item.text.empty() && item.listed.empty()) return out_.skip(item.count);
   out_.put(std::move(item));
 }
 
-void OpenAiCall::add_to_answer(const OpenAiItem& item) {
-  answer_->chunk(item.choice, item.text, item.listed);
+void OpenAiCall::check_answer() {
   const absl::Status fits =
       check_response_size(answer_->bytes(), record_.state.config.max_send_bytes);
   if (fits.ok()) return;
@@ -144,6 +194,8 @@ void OpenAiCall::add_to_answer(const OpenAiItem& item) {
 void OpenAiCall::on_finished(const Finished& event) {
   if (too_long_) return;
   const v1::Finished finished = record_.on_finished(event);
+  if (event.index % head_.per_prompt == 0) prompt_tokens_ += event.usage.prompt_tokens;
+  record_.summary.prompt_tokens = prompt_tokens_;
   OpenAiItem item;
   if (stream_) {
     item.text = events_->finished(finished);
@@ -173,7 +225,7 @@ void OpenAiCall::end(const absl::Status& status, std::optional<OpenAiItem> last)
 // --- HTTP server's thread
 
 std::string OpenAiCall::render(const OpenAiItem& item) {
-  return item.choice < 0 ? item.text : events_->chunk(item.choice, item.text, item.listed);
+  return item.choice < 0 ? item.text : events_->chunk(item.choice, item.text, item.listed, item.count);
 }
 
 // Called before the first event, which may also be the last.

@@ -16,6 +16,7 @@
 #include "server/edge/stream_out.h"
 #include "server/grpc/call_record.h"
 #include "server/grpc/complete_response.h"
+#include "server/http/completion_batch.h"
 #include "server/openai/answer.h"
 #include "server/openai/request.h"
 
@@ -61,9 +62,11 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   absl::Status submit();
 
   // Events of the engine:
-  void on_started(const Started& event);
+  void on_started(int prompt, const Started& event);
+  void on_echo(int choice, std::string text, const std::vector<TokenInfo>& tokens);
   void on_chunk(Chunk event);
-  void add_to_answer(const OpenAiItem& item);
+  void list_tokens(const std::vector<TokenInfo>& tokens, OpenAiItem* item) const;
+  void check_answer();
   void on_finished(const Finished& event);
   void on_failed(const absl::Status& status);
   void end(const absl::Status& status, std::optional<OpenAiItem> last = std::nullopt);
@@ -76,9 +79,9 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
 
   // StreamPort:
   void post() override { server_.post(&turn_); }
-  void pause() override { engine_->pause(id_); }
-  void resume() override { engine_->resume(id_); }
-  void cancel() override { engine_->cancel(id_); }
+  void pause() override { batch_->pause(); }
+  void resume() override { batch_->resume(); }
+  void cancel() override { batch_->cancel(); }
   void write(OpenAiItem item) override;
   void write_last(OpenAiItem item) override;
   void finish(const absl::Status& status) override;
@@ -98,15 +101,14 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   CallRecord record_;
   // Set before the sink starts:
   bool stream_ = false;
-  std::string max_tokens_ = "max_tokens";  // the client's name of the field
-  TokenBytes token_bytes_;                 // if log-probabilities are requested
+  openai::FieldNames names_;  // that the client used
+  TokenBytes token_bytes_;    // if log-probabilities are requested
   openai::Head head_;
   std::optional<openai::Events> events_;
   std::optional<openai::Answer> answer_;  // unless streamed
+  int64_t prompt_tokens_ = 0;             // of prompts whose first choice has finished
   bool too_long_ = false;                 // the response is too long, and the request still runs
-  int choices_ = 1;
-  Engine* engine_ = nullptr;
-  RequestId id_ = 0;  // set before out_.attach()
+  std::shared_ptr<CompletionBatch> batch_;  // set before out_.attach()
 };
 
 }  // namespace tandem

@@ -41,8 +41,8 @@ std::string content_from(Fields* in, Violations* wrong) {
           out_of_range(path + ".type", "another type", "\"text\" (others are not supported)"));
       return "";
     }
+    // Other members, such as a cache hint, do not change the text.
     absl::StrAppend(&text, index > 1 ? "\n" : "", fields.string("text").value_or(""));
-    fields.end();
   }
   return text;
 }

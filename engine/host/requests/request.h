@@ -53,6 +53,9 @@ struct SamplingFields : SamplingParams {
 
 struct StoppingFields {
   std::optional<int64_t> max_new_tokens;
+  // Without max_new_tokens and a default of the model's files: as many as the context leaves, and
+  // not LimitsConfig::default_max_new_tokens.
+  bool fill_context = false;
   std::optional<int64_t> min_new_tokens;  // no end or stop token before
   std::vector<std::string> stop_sequences;
   std::vector<int64_t> stop_token_ids;  // as the client sent them; checked against the vocabulary

@@ -31,8 +31,16 @@ absl::Status check_truncation(const std::optional<int64_t>& tokens) {
   return out_of_range("truncate_prompt_tokens", *tokens, "1 or more");
 }
 
+// Rows that the KV memory leaves for new tokens, next to the rows of drafts. 1 or more.
+int64_t memory_left(const Deployment& d, const MethodPlan& plan, int64_t prompt) {
+  int64_t rows = d.large->kv_rows();
+  if (d.small) rows = std::min(rows, d.small->kv_rows());
+  return std::max<int64_t>(1, rows / std::max(1, plan.width) - plan.extra_rows - prompt);
+}
+
 absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, const MethodPlan& plan,
-                                           int64_t prompt, const std::optional<int64_t>& wanted) {
+                                           int64_t prompt, const GenerateRequest& request) {
+  const std::optional<int64_t>& wanted = request.stopping.max_new_tokens;
   const int64_t context = plan.context_length;
   const int64_t room = context - prompt;
   if (room < 1) {
@@ -40,7 +48,11 @@ absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, const M
     return too_long(
         prompt, absl::StrCat(context - 1, " (context of ", context, whose, " less one new token)"));
   }
-  if (!wanted) return static_cast<int>(std::min(room, deployment.default_max_new_tokens));
+  if (!wanted) {
+    const int64_t most = std::min(room, deployment.unset_max_new_tokens(request));
+    if (!request.stopping.fill_context) return static_cast<int>(most);
+    return static_cast<int>(std::min(most, memory_left(deployment, plan, prompt)));
+  }
   if (*wanted < 1 || *wanted > deployment.max_new_tokens) {
     return out_of_range("max_new_tokens", *wanted,
                         absl::StrCat("1 to ", deployment.max_new_tokens));
@@ -128,7 +140,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   TANDEM_RETURN_IF_ERROR(set_plan(&plan, &spec));
   TANDEM_ASSIGN_OR_RETURN(
       spec.stops.max_new_tokens,
-      resolve_max_new_tokens(deployment, plan, prompt_tokens, request.stopping.max_new_tokens));
+      resolve_max_new_tokens(deployment, plan, prompt_tokens, request));
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
   spec.stops.include_end = request.include_eos_token;
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
