@@ -27,12 +27,15 @@ struct OpenAiItem {
   int choice = -1;
   int64_t count = 0;  // tokens
   std::string text;
+  openai::AnswerDelta more;       // of chats
   std::vector<v1::Token> listed;  // if log-probabilities are requested
   int64_t token_bytes = 0;
 
   int index() const { return choice; }
   int64_t tokens() const { return count; }
-  int64_t bytes() const { return kOverhead + static_cast<int64_t>(text.size()) + token_bytes; }
+  int64_t bytes() const {
+    return kOverhead + static_cast<int64_t>(text.size() + more.bytes()) + token_bytes;
+  }
   void append(const OpenAiItem& later);
 
   static constexpr int64_t kOverhead = 256;  // approximate, per event
@@ -105,9 +108,9 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   TokenBytes token_bytes_;    // if log-probabilities are requested
   openai::Head head_;
   std::optional<openai::Events> events_;
-  std::optional<openai::Answer> answer_;  // unless streamed
-  int64_t prompt_tokens_ = 0;             // of prompts whose first choice has finished
-  bool too_long_ = false;                 // the response is too long, and the request still runs
+  std::optional<openai::Answer> answer_;    // unless streamed
+  int64_t prompt_tokens_ = 0;               // of prompts whose first choice has finished
+  bool too_long_ = false;                   // the response is too long, and the request still runs
   std::shared_ptr<CompletionBatch> batch_;  // set before out_.attach()
 };
 

@@ -265,6 +265,8 @@ constexpr std::array kRenamings = {
     Renaming{"prompt", "prompt", "messages"},
     Renaming{"chat", "prompt", "messages"},
     Renaming{"chat.tools", "tools", "tools"},
+    Renaming{"chat.tool_choice", "tool_choice", "tool_choice"},
+    Renaming{"chat.allowed_tools", "tool_choice", "tool_choice"},
     Renaming{"chat.messages", "messages", "messages"},
     Renaming{"chat.template_args", "chat_template_kwargs", "chat_template_kwargs"},
     Renaming{"stop_sequences", "stop", "stop"},

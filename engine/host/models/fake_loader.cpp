@@ -76,8 +76,9 @@ absl::Status load_template(FakeModelConfig* fake, LoadedModel* model) {
   TANDEM_ASSIGN_OR_RETURN(const std::string with, model->chat->render(kMessages, "", "", true));
   TANDEM_ASSIGN_OR_RETURN(const std::string without, model->chat->render(kMessages, "", "", false));
   if (!absl::StartsWith(with, without) || with.size() == without.size()) {
-    return out_of_range(name, "a template without a generation prompt",
-                        "one that ends with a header of the answer if add_generation_prompt is set");
+    return out_of_range(
+        name, "a template without a generation prompt",
+        "one that ends with a header of the answer if add_generation_prompt is set");
   }
   fake->answer_after = with.substr(without.size());
   return absl::OkStatus();

@@ -40,7 +40,7 @@ struct ChatPrompt {
   std::vector<std::string> tool_names;
   ToolChoice tool_choice = ToolChoice::kAuto;
   bool parallel_tool_calls = true;  // false: one call at most
-  std::string template_args_json;  // JSON object, or empty
+  std::string template_args_json;   // JSON object, or empty
   bool add_generation_prompt = true;
 };
 using Prompt = std::variant<std::string, std::vector<Token>, ChatPrompt>;
@@ -69,9 +69,9 @@ struct GenerateRequest {
   std::string request_id;  // the client's; empty: the engine makes one
   std::string client;      // for fairness and logs: authenticated identity, or peer address
   Prompt prompt;
-  bool add_special_tokens = true;                 // text prompts only
-  bool skip_special_tokens = true;                // in the output text
-  bool raw_text = false;  // chats: reasoning and tool calls stay in the text
+  bool add_special_tokens = true;   // text prompts only
+  bool skip_special_tokens = true;  // in the output text
+  bool raw_text = false;            // chats: reasoning and tool calls stay in the text
   std::optional<int64_t> truncate_prompt_tokens;  // keep the last n prompt tokens
   std::string method = kAuto;
   Settings parameters;  // of `method`; unset ones: the deployment's defaults

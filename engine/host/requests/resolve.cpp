@@ -128,8 +128,8 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   resolved.context = std::move(prompt->context);
   TANDEM_RETURN_IF_ERROR(set_prompt(deployment, model, *std::move(prompt), &spec));
   if (model.encoder != nullptr) resolved.context = spec.prompt;
-  resolved.answer = plan_answer(deployment.answer_format(model), request, *model.tokenizer,
-                                resolved.context);
+  resolved.answer =
+      plan_answer(deployment.answer_format(model), request, *model.tokenizer, resolved.context);
   if (resolved.answer) resolved.answer->id_seed = fresh_seed;
 
   const auto prompt_tokens = static_cast<int64_t>(spec.prompt.size());
@@ -138,9 +138,8 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   resolved.method = plan.method;
   resolved.contract = plan.contract;
   TANDEM_RETURN_IF_ERROR(set_plan(&plan, &spec));
-  TANDEM_ASSIGN_OR_RETURN(
-      spec.stops.max_new_tokens,
-      resolve_max_new_tokens(deployment, plan, prompt_tokens, request));
+  TANDEM_ASSIGN_OR_RETURN(spec.stops.max_new_tokens,
+                          resolve_max_new_tokens(deployment, plan, prompt_tokens, request));
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
   spec.stops.include_end = request.include_eos_token;
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,

@@ -221,7 +221,8 @@ Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
   stops.push(text, released);
   stops.finish(released);
   if (parser) {
-    const bool by_model = how.reason == FinishReason::kEos || how.reason == FinishReason::kStopToken;
+    const bool by_model =
+        how.reason == FinishReason::kEos || how.reason == FinishReason::kStopToken;
     AnswerParts parts;
     parser->push(released, &parts);
     parser->finish(/*cut=*/!by_model, &parts);

@@ -27,7 +27,7 @@ struct StreamPlan {
   bool logprobs = false;
   std::shared_ptr<const Tokenizer> tokenizer;
   bool skip_special_tokens = true;
-  std::vector<Token> context;  // the prompt's last tokens
+  std::vector<Token> context;        // the prompt's last tokens
   std::optional<AnswerPlan> answer;  // splits the text; nullopt: the text is content
   std::shared_ptr<const StopStrings> stops = std::make_shared<const StopStrings>();
   bool include_stop_sequence = false;

@@ -33,7 +33,7 @@ CHAT = {
     "modalities": [(["text"], TAKEN), (["text", "audio"], REFUSED)],
     "moderation": [({}, REFUSED)],
     "n": [(2, TAKEN), (50, REFUSED)],
-    "parallel_tool_calls": [(True, TAKEN), (False, REFUSED)],
+    "parallel_tool_calls": [(True, TAKEN), (False, TAKEN)],
     "prediction": [({"type": "content", "content": "x"}, REFUSED)],
     "presence_penalty": [(0.5, TAKEN)],
     "prompt_cache_key": [("k", TAKEN)],
@@ -90,8 +90,13 @@ ROWS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
 
 
 def test_the_tables_have_what_openais_client_sends():
-    for path, create in (("/v1/completions", Completions.create), ("/v1/chat/completions", Chats.create)):
-        assert {name for name, (origin, _) in rows(path).items() if origin == "OpenAI"} == parameters(create)
+    for path, create in (
+        ("/v1/completions", Completions.create),
+        ("/v1/chat/completions", Chats.create),
+    ):
+        assert {
+            name for name, (origin, _) in rows(path).items() if origin == "OpenAI"
+        } == parameters(create)
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ TEST(OpenAiAnswer, AChatIsWhole) {
        "finish_reason":"length"}],
       "usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,
                "prompt_tokens_details":{"cached_tokens":1},
-               "completion_tokens_details":{"accepted_prediction_tokens":0,
+               "completion_tokens_details":{"reasoning_tokens":0,"accepted_prediction_tokens":0,
                                             "rejected_prediction_tokens":0}},
       "tandem":{"method":"bild","contract":"lossy","seed":"18446744073709551615",
                 "tokens_per_pass":2.0}})"));
@@ -271,6 +271,61 @@ TEST(OpenAiError, HasOpenAisShapeAndOurMessage) {
   for (const int status : {400, 408, 413, 429, 431, 501, 505}) {
     EXPECT_FALSE(json::parse(error_json(status))["error"]["message"].get<std::string>().empty());
   }
+}
+
+v1::ToolCall call(const std::string& fields) { return from<v1::ToolCall>(fields); }
+
+TEST(OpenAiAnswer, AMessageHasReasoningAndCalls) {
+  Answer answer(head(Kind::kChat), 1);
+  AnswerDelta begin, middle, last;
+  begin.reasoning = "Hm";
+  begin.add(call("id: 'x' name: 'bad' arguments: '{'"));
+  begin.add(call("broken: true"));
+  middle.reasoning = ".";
+  middle.add(call("index: 1 id: 'abc' name: 'now' arguments: '{\\\"a\\\"'"));
+  last.add(call("index: 1 arguments: ':1}'"));
+  for (const AnswerDelta& delta : {begin, middle, last}) answer.chunk(0, "", {}, delta);
+  v1::Finished finished = from<v1::Finished>(kFinished);
+  finished.set_tool_calls(1);
+  finished.mutable_usage()->set_reasoning_tokens(1);
+  answer.finished(finished);
+  const json all = json::parse(answer.json());
+  EXPECT_EQ(all["choices"][0]["message"], json::parse(R"({"role":"assistant","content":null,
+      "reasoning_content":"Hm.","tool_calls":[{"id":"abc","type":"function",
+      "function":{"name":"now","arguments":"{\"a\":1}"}}],"refusal":null})"))
+      << "a broken call is none";
+  EXPECT_EQ(all["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(all["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+  EXPECT_GT(answer.bytes(), 20U);
+}
+
+TEST(OpenAiAnswer, CallsAreStreamedAsDeltas) {
+  Events events(head(Kind::kChat), 1, /*include_usage=*/false);
+  events.started(kStarted);
+  AnswerDelta delta;
+  delta.reasoning = "Hm";
+  delta.add(call("index: 2 id: 'abc' name: 'now' arguments: '{'"));
+  delta.add(call("index: 2 arguments: '}'"));
+  delta.add(call("index: 3 id: 'd' name: 'now'"));
+  const auto delta_of = [](const std::string& event) {
+    return events_in(event).at(0)["choices"][0]["delta"];
+  };
+  EXPECT_EQ(delta_of(events.chunk(0, "", {}, 1, delta)), json::parse(R"({"reasoning_content":"Hm",
+      "tool_calls":[{"index":2,"id":"abc","type":"function",
+                     "function":{"name":"now","arguments":"{}"}},
+                    {"index":3,"id":"d","type":"function",
+                     "function":{"name":"now","arguments":""}}]})"))
+      << "parts of a call are joined";
+  AnswerDelta more;
+  more.add(call("index: 3 arguments: '{\\\"a'"));
+  EXPECT_EQ(delta_of(events.chunk(0, "x", {}, 1, more)), json::parse(R"({"content":"x",
+      "tool_calls":[{"index":3,"function":{"arguments":"{\"a"}}]})"));
+  v1::Finished finished = from<v1::Finished>(kFinished);
+  finished.set_tool_calls(2);
+  EXPECT_EQ(events_in(events.finished(finished)).at(0)["choices"][0]["finish_reason"],
+            "tool_calls");
+  finished.set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
+  EXPECT_EQ(events_in(events.finished(finished)).at(0)["choices"][0]["finish_reason"], "length");
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ TEST(OpenAiRequest, NamesOfOtherServersAreAliases) {
   // llama.cpp's.
   expect(completion(R"("top_k":-1,"repeat_penalty":1.2,"repeat_last_n":-1,"n_predict":7,"seed":-1,
       "cache_prompt":true,"mirostat":0,"mirostat_tau":5.0,"dry_multiplier":0.0,"n_probs":0,
-      "xtc_probability":0,"grammar":"","samplers":null,"timings_per_token":true})").message,
+      "xtc_probability":0,"grammar":"","samplers":null,"timings_per_token":true})")
+             .message,
          R"(model: "m" text: "p" top_k: 0 repetition_penalty: 1.2 max_new_tokens: 7)");
   EXPECT_EQ(completion(R"("n_probs":2)").message.top_logprobs(), 2);
   EXPECT_THAT(wrong_completion(R"("repeat_penalty":1.2,"repeat_last_n":64)"),
@@ -126,8 +127,8 @@ TEST(OpenAiRequest, NamesOfOtherServersAreAliases) {
   EXPECT_THAT(wrong_completion(R"("top_k":1,"extra_body":{"top_k":1})"),
               HasSubstr("top_k: given twice"));
   EXPECT_THAT(wrong_completion(R"("stop_token_ids":["SECRET"])"), HasSubstr("stop_token_ids: "));
-  const absl::Status of_engine = renamed(wrong_field("top_k", "d"), Kind::kCompletion,
-                                         completion(R"("top_k":4)").names);
+  const absl::Status of_engine =
+      renamed(wrong_field("top_k", "d"), Kind::kCompletion, completion(R"("top_k":4)").names);
   EXPECT_EQ(violations_of(of_engine)[0].field, "top_k");
 }
 
@@ -179,9 +180,9 @@ TEST(OpenAiRequest, EveryRowOfTheTableIsRead) {
       const bool chat = kind == Kind::kChat;
       if ((row.apis & (chat ? kChat : kText)) == 0) continue;
       const std::string member = absl::StrCat("\"", row.name, "\":{\"strange\":[]}");
-      const std::string least = chat && row.name != "messages"     ? std::string(kMessages) + ","
-                                : !chat && row.name != "prompt"    ? R"("prompt":"p",)"
-                                                                   : "";
+      const std::string least = chat && row.name != "messages"  ? std::string(kMessages) + ","
+                                : !chat && row.name != "prompt" ? R"("prompt":"p",)"
+                                                                : "";
       const auto out = request_from(kind, absl::StrCat("{", least, member, "}"));
       const std::string message(out.status().message());
       EXPECT_THAT(message, Not(HasSubstr("unknown field; docs/http_fields.md"))) << row.name;
@@ -217,7 +218,36 @@ TEST(OpenAiRequest, MessagesBecomeOurs) {
       template_args: "{\"enable_thinking\":false}" })");
   EXPECT_EQ(r.names.at("max_new_tokens"), "max_completion_tokens");
   const Request none = chat(absl::StrCat(kMessages, R"(,"tools":[{}],"tool_choice":"none")"));
-  EXPECT_EQ(none.message.chat().tools_size(), 0);
+  EXPECT_EQ(none.message.chat().tool_choice(), v1::TOOL_CHOICE_NONE);
+}
+
+TEST(OpenAiRequest, ToolChoices) {
+  const auto tools = [](const std::string& members) {
+    v1::Chat out = chat(absl::StrCat(kMessages, R"(,"tools":[{}],)", members)).message.chat();
+    out.clear_messages();
+    out.clear_tools();
+    return out.ShortDebugString();
+  };
+  EXPECT_EQ(tools(R"("tool_choice":"auto")"), "tool_choice: TOOL_CHOICE_AUTO");
+  EXPECT_EQ(tools(R"("tool_choice":"required","parallel_tool_calls":false)"),
+            "tool_choice: TOOL_CHOICE_REQUIRED parallel_tool_calls: false");
+  EXPECT_EQ(tools(R"("tool_choice":{"type":"function","function":{"name":"f"}})"),
+            R"(tool_choice: TOOL_CHOICE_REQUIRED allowed_tools: "f")");
+  EXPECT_EQ(tools(R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[
+                {"type":"function","function":{"name":"f"}},
+                {"type":"function","function":{"name":"g"}}]}})"),
+            R"(tool_choice: TOOL_CHOICE_AUTO allowed_tools: "f" allowed_tools: "g")");
+  const auto bad = [](const std::string& choice) {
+    return wrong_chat(R"("tool_choice":)" + choice);
+  };
+  EXPECT_THAT(bad("\"SECRET\""), HasSubstr("tool_choice: another value; allowed: \"none\""));
+  EXPECT_THAT(bad("7"), HasSubstr("tool_choice: a number"));
+  EXPECT_THAT(bad(R"({"type":"SECRET"})"), HasSubstr("tool_choice.type: another type"));
+  EXPECT_THAT(bad(R"({"allowed_tools":{"mode":"none","tools":[]}})"),
+              AllOf(HasSubstr("tool_choice.allowed_tools.mode: another value"),
+                    HasSubstr("tool_choice.allowed_tools.tools: 0 of them")));
+  EXPECT_THAT(bad(R"({"allowed_tools":{"tools":[7]}})"),
+              HasSubstr("tool_choice.allowed_tools.tools[0]: a number"));
 }
 
 TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
@@ -261,17 +291,16 @@ TEST(OpenAiRequest, RefusesByNameWhatIsNotBuilt) {
        {R"("audio":{})", R"("prediction":{})", R"("reasoning_effort":"low")", R"("functions":[])",
         R"("function_call":"auto")", R"("web_search_options":{})", R"("verbosity":"low")",
         R"("store":true)", R"("service_tier":"flex")", R"("modalities":["audio"])",
-        R"("tool_choice":"required")", R"("parallel_tool_calls":false)",
-        R"("response_format":{"type":"x"})", R"("echo":true)", R"("prompt":"x")", R"("surprise":1)",
-        R"("top_logprobs":3)"}) {
+        R"("tool_choice":"all")", R"("parallel_tool_calls":1)", R"("response_format":{"type":"x"})",
+        R"("echo":true)", R"("prompt":"x")", R"("surprise":1)", R"("top_logprobs":3)"}) {
     const std::string name = std::string(member).substr(1, std::string(member).find(':') - 2);
     EXPECT_THAT(wrong_chat(member), HasSubstr(name)) << member;
   }
   for (const char* member :
        {R"("n":3,"best_of":2)", R"("best_of":17)", R"("stream":true,"best_of":2)",
         R"("echo":true,"suffix":"x")", R"("messages":[])", R"("prompt_logprobs":1)",
-        R"("guided_json":{})", R"("mirostat":2)", R"("priority":1)",
-        R"("max_completion_tokens":3)", R"("stream_options":{})", R"("top_logprobs":3)"}) {
+        R"("guided_json":{})", R"("mirostat":2)", R"("priority":1)", R"("max_completion_tokens":3)",
+        R"("stream_options":{})", R"("top_logprobs":3)"}) {
     const std::string text(member);
     const std::string last = text.substr(text.rfind(",\"") + 1);
     const std::string name = last.substr(last.find('"') + 1, last.find(':') - last.find('"') - 2);
@@ -312,9 +341,9 @@ TEST(OpenAiRequest, RefusesByNameWhatIsOfAnotherType) {
 
 TEST(OpenAiRequest, ErrorsOfTheEngineGetOpenAisNames) {
   const auto name = [](const char* ours, Kind kind) {
-    const absl::Status told = renamed(wrong_field(ours, "d"), kind,
-                                      {{"max_new_tokens", "max_completion_tokens"},
-                                       {"min_new_tokens", "min_tokens"}});
+    const absl::Status told =
+        renamed(wrong_field(ours, "d"), kind,
+                {{"max_new_tokens", "max_completion_tokens"}, {"min_new_tokens", "min_tokens"}});
     return violations_of(told)[0].field;
   };
   EXPECT_EQ(name("max_new_tokens", Kind::kChat), "max_completion_tokens");
