@@ -290,11 +290,12 @@ TEST(StreamDecoder, ShowsChosenSpecialTokens) {
     if (special.size() < 2) continue;
     StreamDecoder decoder(tokenizer, true, {}, {special[0]});
     std::string text;
-    for (const Token t : *tokenizer->encode("Hello", false)) decoder.push(t, text);
+    const Ids hello = *tokenizer->encode("Hello", false);
+    for (const Token t : hello) decoder.push(t, text);
     decoder.push(special[1], text);
     decoder.push(special[0], text);
     const std::string before = text;
-    for (const Token t : *tokenizer->encode("Hello", false)) decoder.push(t, text);
+    for (const Token t : hello) decoder.push(t, text);
     decoder.finish(text);
     EXPECT_NE(before.find(tokenizer->token_bytes(special[0])), std::string::npos) << name;
     EXPECT_EQ(text.find(tokenizer->token_bytes(special[1])), std::string::npos) << name;
