@@ -241,6 +241,7 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
   plan.tokenizer = resolved->tokenizer;
   plan.skip_special_tokens = request.skip_special_tokens;
   plan.context = std::move(resolved->context);
+  plan.answer = std::move(resolved->answer);
   plan.stops = resolved->stops;
   plan.include_stop_sequence = request.stopping.include_stop_sequence;
 
