@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/edge/http_mutation.h"
+
 namespace tandem {
 namespace {
 
@@ -23,7 +25,8 @@ ClientTurns::~ClientTurns() {
   for (std::thread& t : threads_) t.join();
 }
 
-uint64_t ClientTurns::enter(const std::string& name, int64_t cost, Task task) {
+uint64_t ClientTurns::enter(const std::string& client_name, int64_t cost, Task task) {
+  const std::string name = mutated(HttpMutation::kFirstInFirstOut) ? "" : client_name;
   MutexLock lock(&mutex_);
   const uint64_t number = next_number_++;
   if (!stopped_.ok()) {
@@ -50,7 +53,7 @@ uint64_t ClientTurns::enter(const std::string& name, int64_t cost, Task task) {
 void ClientTurns::cancel(uint64_t number, const absl::Status& status) {
   MutexLock lock(&mutex_);
   const auto found = client_of_.find(number);
-  if (found == client_of_.end()) return;
+  if (found == client_of_.end() || mutated(HttpMutation::kLostCancel)) return;
   Client* const client = found->second;
   const auto at = std::find_if(client->tasks.begin(), client->tasks.end(),
                                [number](const Waiting& w) { return w.number == number; });
@@ -64,7 +67,7 @@ void ClientTurns::stop(const absl::Status& status) {
   {
     const MutexLock lock(&mutex_);
     if (stopped_.ok()) stopped_ = status;
-    while (!turns_.empty()) {
+    while (!turns_.empty() && !mutated(HttpMutation::kLateDrop)) {
       Client* const client = turns_.begin()->second;
       dropped.push_back(take_locked(client, client->tasks.begin()));
     }
