@@ -225,7 +225,8 @@ void OpenAiCall::end(const absl::Status& status, std::optional<OpenAiItem> last)
 // --- HTTP server's thread
 
 std::string OpenAiCall::render(const OpenAiItem& item) {
-  return item.choice < 0 ? item.text : events_->chunk(item.choice, item.text, item.listed, item.count);
+  return item.choice < 0 ? item.text
+                         : events_->chunk(item.choice, item.text, item.listed, item.count);
 }
 
 // Called before the first event, which may also be the last.

@@ -105,9 +105,9 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   TokenBytes token_bytes_;    // if log-probabilities are requested
   openai::Head head_;
   std::optional<openai::Events> events_;
-  std::optional<openai::Answer> answer_;  // unless streamed
-  int64_t prompt_tokens_ = 0;             // of prompts whose first choice has finished
-  bool too_long_ = false;                 // the response is too long, and the request still runs
+  std::optional<openai::Answer> answer_;    // unless streamed
+  int64_t prompt_tokens_ = 0;               // of prompts whose first choice has finished
+  bool too_long_ = false;                   // the response is too long, and the request still runs
   std::shared_ptr<CompletionBatch> batch_;  // set before out_.attach()
 };
 

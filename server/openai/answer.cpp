@@ -83,7 +83,8 @@ void Answer::chunk(int index, absl::string_view text, const std::vector<v1::Toke
   echo(index, text, tokens);
   Choice& choice = choices_[static_cast<size_t>(index)];
   choice.tokens += static_cast<int64_t>(tokens.size());
-  for (const v1::Token& token : tokens) choice.total_logprob += static_cast<double>(token.logprob());
+  for (const v1::Token& token : tokens)
+    choice.total_logprob += static_cast<double>(token.logprob());
 }
 
 void Answer::finished(const v1::Finished& event) {

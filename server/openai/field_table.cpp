@@ -24,14 +24,16 @@ constexpr FieldRow kRows[] = {
     {"model", kBoth, kCode, "", kOpenAi, "A deployment from `/v1/models`."},
     {"messages", kChat, kCode, "", kOpenAi,
      "Rendered by the chat template of the model. `content` is a string or a list of text parts, "
-     "joined by newlines; other parts are refused. The role `developer` becomes `system`. Arguments "
+     "joined by newlines; other parts are refused. The role `developer` becomes `system`. "
+     "Arguments "
      "of `tool_calls` are parsed as JSON for the template. Other members reach the template and "
      "have no effect unless it reads them; `audio` and `function_call` are refused."},
     {"prompt", kText, kCode, "", kOpenAi,
      "A string, a list of token ids, or a list of up to 256 of these. Several prompts run at once. "
      "Choice `i * n + j` is choice j of prompt i."},
     {"suffix", kText, kCode, "", kOpenAi,
-     "Text after the completion, if the model has fill-in-the-middle tokens. The prompt is a string, "
+     "Text after the completion, if the model has fill-in-the-middle tokens. The prompt is a "
+     "string, "
      "without `echo`."},
     {"echo", kText, kCode, "", kOpenAi,
      "The text begins with the prompt. With `logprobs`, the tokens begin with those of the prompt: "
@@ -43,8 +45,7 @@ constexpr FieldRow kRows[] = {
     {"add_generation_prompt", kChat, kCode, "", kVllm,
      "Ends the prompt with the header of an assistant message. Default: true."},
     {"add_special_tokens", kText, kSet, "add_special_tokens", kVllm, ""},
-    {"add_special_tokens", kChat, kOnly, "false", kVllm,
-     "The template writes the special tokens."},
+    {"add_special_tokens", kChat, kOnly, "false", kVllm, "The template writes the special tokens."},
     {"continue_final_message", kChat, kOnly, "false", kVllm, ""},
     {"truncate_prompt_tokens", kBoth, kSet, "truncate_prompt_tokens", kVllm, ""},
 
@@ -85,7 +86,8 @@ constexpr FieldRow kRows[] = {
     // Output.
     {"stream", kBoth, kCode, "", kOpenAi, "Server-sent events, ended by `[DONE]`."},
     {"stream_options", kBoth, kCode, "", kOpenAi,
-     "`include_usage` adds an event with the usage before `[DONE]`. `continuous_usage_stats` (vLLM) "
+     "`include_usage` adds an event with the usage before `[DONE]`. `continuous_usage_stats` "
+     "(vLLM) "
      "adds the usage so far to every event. `include_obfuscation`: `false` only."},
     {"logprobs", kChat, kCode, "", kOpenAi,
      "A boolean. Values are after sampling parameters; `tandem.raw_logprobs` gives those before."},
@@ -186,7 +188,8 @@ constexpr FieldRow kRows[] = {
     {"extra_body", kBoth, kCode, "", kTandem,
      "An object whose members count as members of the request."},
     {"tandem", kBoth, kCode, "", kTandem,
-     "Method, contract and other fields of `GenerateRequest`; see [HTTP API](http_api.md#the-field-tandem)."},
+     "Method, contract and other fields of `GenerateRequest`; see [HTTP "
+     "API](http_api.md#the-field-tandem)."},
 };
 
 // Whether `value` is one of the values in `allowed`. Numbers are compared as numbers.
@@ -214,7 +217,8 @@ void check_only(const FieldRow& row, Fields* in, Violations* wrong) {
   const JsonKind kind = kind_of(*value);
   const bool is_short = kind == JsonKind::kNumber || kind == JsonKind::kBool;
   const std::string allowed =
-      row.target.empty() ? "" : absl::StrCat(absl::StrReplaceAll(row.target, {{"|", ", "}}), " or ");
+      row.target.empty() ? ""
+                         : absl::StrCat(absl::StrReplaceAll(row.target, {{"|", ", "}}), " or ");
   wrong->add(out_of_range(in->path(row.name), is_short ? shown(*value) : kind_name(kind),
                           absl::StrCat(allowed, "unset (not supported by this server)")));
 }

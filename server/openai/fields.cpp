@@ -149,8 +149,8 @@ void Fields::only(absl::string_view name, absl::string_view neutral) {
 void Fields::end() {
   for (const Entry& entry : entries_) {
     if (entry.read || kind_of(entry.member.value) == JsonKind::kNull) continue;
-    wrong_.add(
-        wrong_field(path(entry.member.name), "unknown field; docs/http_fields.md lists all fields"));
+    wrong_.add(wrong_field(path(entry.member.name),
+                           "unknown field; docs/http_fields.md lists all fields"));
   }
 }
 

@@ -42,13 +42,12 @@ int64_t UsageTotal::accepted() const {
 }
 
 std::string UsageTotal::json() const {
-  return absl::StrCat("{\"prompt_tokens\":", prompt_tokens_,
-                      ",\"completion_tokens\":", completion_tokens_,
-                      ",\"total_tokens\":", prompt_tokens_ + completion_tokens_,
-                      ",\"prompt_tokens_details\":{\"cached_tokens\":", cached_tokens_,
-                      "},\"completion_tokens_details\":{\"accepted_prediction_tokens\":",
-                      accepted(), ",\"rejected_prediction_tokens\":",
-                      std::max<int64_t>(0, draft_tokens_ - accepted()), "}}");
+  return absl::StrCat(
+      "{\"prompt_tokens\":", prompt_tokens_, ",\"completion_tokens\":", completion_tokens_,
+      ",\"total_tokens\":", prompt_tokens_ + completion_tokens_,
+      ",\"prompt_tokens_details\":{\"cached_tokens\":", cached_tokens_,
+      "},\"completion_tokens_details\":{\"accepted_prediction_tokens\":", accepted(),
+      ",\"rejected_prediction_tokens\":", std::max<int64_t>(0, draft_tokens_ - accepted()), "}}");
 }
 
 std::string UsageTotal::metrics_json() const {
@@ -60,12 +59,11 @@ std::string UsageTotal::metrics_json() const {
     absl::StrAppend(&histogram, histogram.empty() ? "" : ",", "\"", i, "\":", accept_lengths_[i]);
   }
   // The mean counts the token that each verification adds to the accepted drafts.
-  return absl::StrCat("{\"speculative_decoding\":{\"mean_acceptance_length\":",
-                      ratio(steps + accepted(), steps),
-                      ",\"draft_acceptance_rate\":", ratio(accepted(), draft_tokens_),
-                      ",\"acceptance_histogram\":{", histogram, "},\"num_spec_steps\":", steps,
-                      ",\"num_accepted_draft_tokens\":", accepted(),
-                      ",\"num_draft_tokens\":", draft_tokens_, "}}");
+  return absl::StrCat(
+      "{\"speculative_decoding\":{\"mean_acceptance_length\":", ratio(steps + accepted(), steps),
+      ",\"draft_acceptance_rate\":", ratio(accepted(), draft_tokens_),
+      ",\"acceptance_histogram\":{", histogram, "},\"num_spec_steps\":", steps,
+      ",\"num_accepted_draft_tokens\":", accepted(), ",\"num_draft_tokens\":", draft_tokens_, "}}");
 }
 
 }  // namespace tandem::openai

@@ -135,9 +135,8 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   resolved.method = plan.method;
   resolved.contract = plan.contract;
   TANDEM_RETURN_IF_ERROR(set_plan(&plan, &spec));
-  TANDEM_ASSIGN_OR_RETURN(
-      spec.stops.max_new_tokens,
-      resolve_max_new_tokens(deployment, plan, prompt_tokens, request));
+  TANDEM_ASSIGN_OR_RETURN(spec.stops.max_new_tokens,
+                          resolve_max_new_tokens(deployment, plan, prompt_tokens, request));
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
   spec.stops.include_end = request.include_eos_token;
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,

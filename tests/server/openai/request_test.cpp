@@ -114,7 +114,8 @@ TEST(OpenAiRequest, NamesOfOtherServersAreAliases) {
   // llama.cpp's.
   expect(completion(R"("top_k":-1,"repeat_penalty":1.2,"repeat_last_n":-1,"n_predict":7,"seed":-1,
       "cache_prompt":true,"mirostat":0,"mirostat_tau":5.0,"dry_multiplier":0.0,"n_probs":0,
-      "xtc_probability":0,"grammar":"","samplers":null,"timings_per_token":true})").message,
+      "xtc_probability":0,"grammar":"","samplers":null,"timings_per_token":true})")
+             .message,
          R"(model: "m" text: "p" top_k: 0 repetition_penalty: 1.2 max_new_tokens: 7)");
   EXPECT_EQ(completion(R"("n_probs":2)").message.top_logprobs(), 2);
   EXPECT_THAT(wrong_completion(R"("repeat_penalty":1.2,"repeat_last_n":64)"),
@@ -126,8 +127,8 @@ TEST(OpenAiRequest, NamesOfOtherServersAreAliases) {
   EXPECT_THAT(wrong_completion(R"("top_k":1,"extra_body":{"top_k":1})"),
               HasSubstr("top_k: given twice"));
   EXPECT_THAT(wrong_completion(R"("stop_token_ids":["SECRET"])"), HasSubstr("stop_token_ids: "));
-  const absl::Status of_engine = renamed(wrong_field("top_k", "d"), Kind::kCompletion,
-                                         completion(R"("top_k":4)").names);
+  const absl::Status of_engine =
+      renamed(wrong_field("top_k", "d"), Kind::kCompletion, completion(R"("top_k":4)").names);
   EXPECT_EQ(violations_of(of_engine)[0].field, "top_k");
 }
 
@@ -179,9 +180,9 @@ TEST(OpenAiRequest, EveryRowOfTheTableIsRead) {
       const bool chat = kind == Kind::kChat;
       if ((row.apis & (chat ? kChat : kText)) == 0) continue;
       const std::string member = absl::StrCat("\"", row.name, "\":{\"strange\":[]}");
-      const std::string least = chat && row.name != "messages"     ? std::string(kMessages) + ","
-                                : !chat && row.name != "prompt"    ? R"("prompt":"p",)"
-                                                                   : "";
+      const std::string least = chat && row.name != "messages"  ? std::string(kMessages) + ","
+                                : !chat && row.name != "prompt" ? R"("prompt":"p",)"
+                                                                : "";
       const auto out = request_from(kind, absl::StrCat("{", least, member, "}"));
       const std::string message(out.status().message());
       EXPECT_THAT(message, Not(HasSubstr("unknown field; docs/http_fields.md"))) << row.name;
@@ -270,8 +271,8 @@ TEST(OpenAiRequest, RefusesByNameWhatIsNotBuilt) {
   for (const char* member :
        {R"("n":3,"best_of":2)", R"("best_of":17)", R"("stream":true,"best_of":2)",
         R"("echo":true,"suffix":"x")", R"("messages":[])", R"("prompt_logprobs":1)",
-        R"("guided_json":{})", R"("mirostat":2)", R"("priority":1)",
-        R"("max_completion_tokens":3)", R"("stream_options":{})", R"("top_logprobs":3)"}) {
+        R"("guided_json":{})", R"("mirostat":2)", R"("priority":1)", R"("max_completion_tokens":3)",
+        R"("stream_options":{})", R"("top_logprobs":3)"}) {
     const std::string text(member);
     const std::string last = text.substr(text.rfind(",\"") + 1);
     const std::string name = last.substr(last.find('"') + 1, last.find(':') - last.find('"') - 2);
@@ -312,9 +313,9 @@ TEST(OpenAiRequest, RefusesByNameWhatIsOfAnotherType) {
 
 TEST(OpenAiRequest, ErrorsOfTheEngineGetOpenAisNames) {
   const auto name = [](const char* ours, Kind kind) {
-    const absl::Status told = renamed(wrong_field(ours, "d"), kind,
-                                      {{"max_new_tokens", "max_completion_tokens"},
-                                       {"min_new_tokens", "min_tokens"}});
+    const absl::Status told =
+        renamed(wrong_field(ours, "d"), kind,
+                {{"max_new_tokens", "max_completion_tokens"}, {"min_new_tokens", "min_tokens"}});
     return violations_of(told)[0].field;
   };
   EXPECT_EQ(name("max_new_tokens", Kind::kChat), "max_completion_tokens");
