@@ -99,8 +99,9 @@ std::vector<const Answer::Choice*> Answer::returned() const {
     std::vector<const Choice*> of_prompt;
     for (size_t i = 0; i < per_prompt; ++i) of_prompt.push_back(&choices_[first + i]);
     if (kept < per_prompt) {
-      std::stable_sort(of_prompt.begin(), of_prompt.end(), [](const Choice* a, const Choice* b) {
-        return a->mean_logprob() > b->mean_logprob();
+      std::sort(of_prompt.begin(), of_prompt.end(), [](const Choice* a, const Choice* b) {
+        const double left = a->mean_logprob(), right = b->mean_logprob();
+        return left > right || (left == right && a < b);
       });
     }
     out.insert(out.end(), of_prompt.begin(), of_prompt.begin() + static_cast<ptrdiff_t>(kept));
