@@ -103,9 +103,9 @@ void CompletionBatch::begin(int prompt) {
 // The tokenizer has the tokens of a family if their names become one token each.
 void CompletionBatch::fill_in_the_middle(size_t family) {
   if (family == kMiddleTokens.size()) {
-    return fail(0, absl::FailedPreconditionError(
-                       absl::StrCat("suffix: model ", quote_value(plan_.request.model),
-                                    " has no fill-in-the-middle tokens; allowed: unset")));
+    return fail(0, out_of_range("suffix", absl::StrCat(plan_.suffix.size(), " bytes"),
+                                absl::StrCat("unset, as model ", quote_value(plan_.request.model),
+                                             " has no fill-in-the-middle tokens")));
   }
   const MiddleTokens& names = kMiddleTokens[family];
   TokenizeRequest request;
