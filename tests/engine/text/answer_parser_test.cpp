@@ -224,6 +224,7 @@ TEST(AnswerParser, MalformedCallsAreText) {
 TEST(AnswerParser, ACallThatBreaksOffIsMarked) {
   const std::string text = R"(<tool_call>{"name": "now", "arguments": {"a": x}}</tool_call>)";
   EXPECT_EQ(answer_of(Format::kHermes, text), text + R"( #[now({"a": )])");
+  EXPECT_EQ(answer_of(Format::kHermes, "Hm.\n " + text), "Hm.\n " + text + R"( #[now({"a": )])");
   const std::string open = R"(<tool_call>{"name": "now", "arguments": {"a": "b)";
   EXPECT_EQ(answer_of(Format::kHermes, open), open + R"( #[now({"a": "b)])")
       << "ended by the model: not valid";
