@@ -115,7 +115,11 @@ void AnswerParser::finish(bool cut, AnswerParts* out) {
       break;
     case State::kObject:
     case State::kArguments:
-      if (!begun_ || !cut) fail();
+      if (!begun_ || !cut) {
+        fail();
+      } else {
+        space_.clear();
+      }
       break;
     case State::kInList:
     case State::kAfterCall:
@@ -413,7 +417,6 @@ bool AnswerParser::is_known(std::string_view name) const {
 
 void AnswerParser::begin_call(const std::string& name) {
   begun_ = true;
-  space_.clear();
   if (!drops_calls()) out_->calls.push_back({next_, "", name, "", false});
 }
 
@@ -430,6 +433,7 @@ void AnswerParser::end_call() {
     ++complete_;
   }
   begun_ = false;
+  space_.clear();
   drop_space_ = true;
   line_start_ = false;
   raw_.clear();

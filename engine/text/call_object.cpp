@@ -6,9 +6,7 @@
 namespace tandem {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
-bool is_known(const std::string& key) {
+bool is_skipped(const std::string& key) {
   return key == "type" || key == "id" || key == "index" || key == "call_id";
 }
 
@@ -44,7 +42,7 @@ CallObject::Result CallObject::push(char c) {
     state_ = State::kColon;
     return read == JsonValue::Result::kDone ? Result::kMore : fail();
   }
-  if (is_space(c)) return Result::kMore;
+  if (is_json_space(c)) return Result::kMore;
   switch (state_) {
     case State::kOpen:
       state_ = State::kFirstKey;
@@ -97,7 +95,7 @@ bool CallObject::begin_value(char c) {
       if (has_arguments_ || (c != '{' && c != '"' && c != 'n')) return false;
       break;
     case Member::kOther:
-      if (strict_ && !is_known(key)) return false;
+      if (strict_ && !is_skipped(key)) return false;
       break;
   }
   streamed_ = member_ == Member::kArguments && c == '{';
@@ -127,7 +125,7 @@ bool CallObject::end_value() {
       JsonValue object;
       JsonValue::Result read = JsonValue::Result::kMore;
       for (const char c : text) {
-        if (read == JsonValue::Result::kDone && is_space(c)) continue;
+        if (read == JsonValue::Result::kDone && is_json_space(c)) continue;
         if (read != JsonValue::Result::kMore) return false;
         read = object.push(c, &arguments_);
       }

@@ -6,11 +6,8 @@
 namespace tandem {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 // The escape of a control character.
-std::string escaped(char c) {
+std::string escape_of(char c) {
   switch (c) {
     case '\n':
       return "\\n";
@@ -34,7 +31,7 @@ JsonValue::Result JsonValue::push(char c, std::string* out) {
   } else if (state_ < State::kMinus) {
     const bool control = state_ == State::kString && static_cast<unsigned char>(c) < 0x20;
     if (control) {
-      *out += escaped(c);
+      *out += escape_of(c);
       return Result::kMore;
     }
     if (!valid(c)) return Result::kInvalid;
@@ -68,7 +65,7 @@ bool JsonValue::valid(char c) {
     default:
       break;
   }
-  if (is_space(c)) return true;
+  if (is_json_space(c)) return true;
   switch (state_) {
     case State::kValue:
       return value(c);
@@ -128,7 +125,7 @@ bool JsonValue::value(char c) {
       return true;
     default:
       state_ = c == '0' ? State::kZero : State::kDigits;
-      return is_digit(c);
+      return absl::ascii_isdigit(static_cast<unsigned char>(c));
   }
   state_ = State::kLiteral;
   return true;
@@ -138,11 +135,11 @@ bool JsonValue::value(char c) {
 bool JsonValue::number(char c) {
   switch (state_) {
     case State::kMinus:
-      if (!is_digit(c)) return false;
+      if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) return false;
       state_ = c == '0' ? State::kZero : State::kDigits;
       return true;
     case State::kDigits:
-      if (is_digit(c)) return true;
+      if (absl::ascii_isdigit(static_cast<unsigned char>(c))) return true;
       [[fallthrough]];
     case State::kZero:
       if (c == '.') {
@@ -152,7 +149,7 @@ bool JsonValue::number(char c) {
       break;
     case State::kPoint:
     case State::kFraction:
-      if (is_digit(c)) {
+      if (absl::ascii_isdigit(static_cast<unsigned char>(c))) {
         state_ = State::kFraction;
         return true;
       }
@@ -166,8 +163,8 @@ bool JsonValue::number(char c) {
       [[fallthrough]];
     case State::kESign:
     case State::kEDigits:
-      if (is_digit(c)) state_ = State::kEDigits;
-      return is_digit(c);
+      if (absl::ascii_isdigit(static_cast<unsigned char>(c))) state_ = State::kEDigits;
+      return absl::ascii_isdigit(static_cast<unsigned char>(c));
     default:
       return false;
   }

@@ -10,6 +10,9 @@
 
 namespace tandem {
 
+// Whitespace between JSON tokens.
+inline bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
 class JsonValue {
  public:
   enum class Result : uint8_t {

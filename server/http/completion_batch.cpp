@@ -13,15 +13,16 @@
 namespace tandem {
 namespace {
 
-// Special tokens around prefix and suffix: A prefix B suffix C. The model continues with the middle.
+// Special tokens around prefix and suffix: A prefix B suffix C. The model continues with the
+// middle.
 struct MiddleTokens {
   absl::string_view before_prefix, before_suffix, before_middle;
 };
 constexpr std::array kMiddleTokens = {
-    MiddleTokens{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},   // Qwen, CodeGemma
-    MiddleTokens{"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},         // StarCoder
+    MiddleTokens{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},  // Qwen, CodeGemma
+    MiddleTokens{"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},        // StarCoder
     MiddleTokens{"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"},  // DeepSeek
-    MiddleTokens{"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},         // SantaCoder
+    MiddleTokens{"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},        // SantaCoder
 };
 
 // "text" or "prompt[3]" -> "prompt[I]" + the rest.
@@ -102,9 +103,9 @@ void CompletionBatch::begin(int prompt) {
 // The tokenizer has the tokens of a family if their names become one token each.
 void CompletionBatch::fill_in_the_middle(size_t family) {
   if (family == kMiddleTokens.size()) {
-    return fail(0, absl::FailedPreconditionError(absl::StrCat(
-                       "suffix: model ", quote_value(plan_.request.model),
-                       " has no fill-in-the-middle tokens; allowed: unset")));
+    return fail(0, out_of_range("suffix", absl::StrCat(plan_.suffix.size(), " bytes"),
+                                absl::StrCat("unset, as model ", quote_value(plan_.request.model),
+                                             " has no fill-in-the-middle tokens")));
   }
   const MiddleTokens& names = kMiddleTokens[family];
   TokenizeRequest request;
@@ -118,11 +119,11 @@ void CompletionBatch::fill_in_the_middle(size_t family) {
     if (!tokens.ok()) return batch->fail(0, tokens.status());
     if (tokens->size() != 3) return batch->fill_in_the_middle(family + 1);
     const MiddleTokens& found = kMiddleTokens[family];
-    batch->generate(0,
-                    absl::StrCat(found.before_prefix,
-                                 std::get<std::string>(batch->plan_.request.prompt),
-                                 found.before_suffix, batch->plan_.suffix, found.before_middle),
-                    {});
+    batch->generate(
+        0,
+        absl::StrCat(found.before_prefix, std::get<std::string>(batch->plan_.request.prompt),
+                     found.before_suffix, batch->plan_.suffix, found.before_middle),
+        {});
   };
   make_request(0, [&] { return engine_->tokenize(std::move(request), done); });
 }
@@ -185,8 +186,8 @@ void CompletionBatch::generate(int prompt, Prompt text, Echo echo) {
   GenerateRequest request = plan_.request;
   request.prompt = std::move(text);
   make_request(prompt, [&] {
-    return engine_->submit(std::move(request), std::make_shared<PartSink>(shared_from_this(), prompt,
-                                                                          std::move(echo)));
+    return engine_->submit(std::move(request),
+                           std::make_shared<PartSink>(shared_from_this(), prompt, std::move(echo)));
   });
 }
 

@@ -49,7 +49,11 @@ std::string tandem_json(const v1::Started& started, const v1::Finished& finished
   return absl::StrCat(
       "{\"method\":\"", word(v1::Method_Name(started.method()), "METHOD_"), "\",\"contract\":\"",
       word(v1::Contract_Name(started.contract()), "CONTRACT_"), "\",\"seed\":\"", finished.seed(),
-      "\",\"tokens_per_pass\":", nlohmann::json(finished.stats().tokens_per_pass()).dump(), "}");
+      "\",\"tokens_per_pass\":", nlohmann::json(finished.stats().tokens_per_pass()).dump(),
+      finished.stop_sequence().empty()
+          ? ""
+          : absl::StrCat(",\"stop_sequence\":", json_string(finished.stop_sequence())),
+      "}");
 }
 
 // The members after the choices of the last part of a response.

@@ -185,7 +185,79 @@ constexpr FieldRow kRows[] = {
     {"timings_per_token", kBoth, kIgnore, "", kLlama, ""},
     {"return_progress", kBoth, kIgnore, "", kLlama, ""},
 
+    // Responses.
+    {"model", kResponses, kSet, "model", kOpenAi, ""},
+    {"input", kResponses, kCode, "", kOpenAi,
+     "A string, or items: messages of text parts, `function_call`, `function_call_output`. Items "
+     "of "
+     "type `reasoning` are ignored; others are refused."},
+    {"instructions", kResponses, kCode, "", kOpenAi, "A system message before the input."},
+    {"max_output_tokens", kResponses, kSet, "max_tokens", kOpenAi, ""},
+    {"temperature", kResponses, kSet, "temperature", kOpenAi, ""},
+    {"top_p", kResponses, kSet, "top_p", kOpenAi, ""},
+    {"stream", kResponses, kCode, "", kOpenAi, "Events with the types and order of OpenAI."},
+    {"stream_options", kResponses, kIgnore, "", kOpenAi, ""},
+    {"tools", kResponses, kCode, "", kOpenAi, "Type `function` only; as in chat completions."},
+    {"tool_choice", kResponses, kCode, "", kOpenAi, "As in chat completions."},
+    {"parallel_tool_calls", kResponses, kSet, "parallel_tool_calls", kOpenAi, ""},
+    {"text", kResponses, kCode, "", kOpenAi, "`format` is `response_format` of chat completions."},
+    {"reasoning", kResponses, kCode, "", kOpenAi,
+     "`effort` is `reasoning_effort` of chat completions. `summary` is ignored."},
+    {"store", kResponses, kOnly, "false", kOpenAi, "Nothing is stored."},
+    {"previous_response_id", kResponses, kRefuse, "", kOpenAi, "Send the whole conversation."},
+    {"conversation", kResponses, kRefuse, "", kOpenAi, "Send the whole conversation."},
+    {"prompt", kResponses, kRefuse, "", kOpenAi, ""},
+    {"background", kResponses, kOnly, "false", kOpenAi, ""},
+    {"background_options", kResponses, kRefuse, "", kOpenAi, ""},
+    {"include", kResponses, kOnly, "[]|[\"reasoning.encrypted_content\"]", kOpenAi,
+     "No content is encrypted."},
+    {"truncation", kResponses, kOnly, "\"disabled\"", kOpenAi, ""},
+    {"service_tier", kResponses, kOnly, "\"auto\"|\"default\"", kOpenAi, ""},
+    {"top_logprobs", kResponses, kOnly, "0", kOpenAi, ""},
+    {"max_tool_calls", kResponses, kRefuse, "", kOpenAi, ""},
+    {"context_management", kResponses, kOnly, "[]", kOpenAi, ""},
+    {"moderation", kResponses, kRefuse, "", kOpenAi, ""},
+    {"image", kResponses, kRefuse, "", kOpenAi, ""},
+    {"access_programs", kResponses, kRefuse, "", kOpenAi, ""},
+    {"metadata", kResponses, kIgnore, "", kOpenAi, ""},
+    {"user", kResponses, kIgnore, "", kOpenAi, "Clients are identified by their bearer tokens."},
+    {"safety_identifier", kResponses, kIgnore, "", kOpenAi, ""},
+    {"prompt_cache_key", kResponses, kIgnore, "", kOpenAi, ""},
+    {"prompt_cache_options", kResponses, kIgnore, "", kOpenAi, ""},
+    {"prompt_cache_retention", kResponses, kIgnore, "", kOpenAi, ""},
+
+    // Messages.
+    {"model", kMessages, kSet, "model", kAnthropic, ""},
+    {"messages", kMessages, kCode, "", kAnthropic,
+     "`content` is a string or blocks of type `text`, `thinking`, `tool_use` and `tool_result`. "
+     "Other types are refused."},
+    {"system", kMessages, kCode, "", kAnthropic, "A string or text blocks: a system message."},
+    {"max_tokens", kMessages, kSet, "max_tokens", kAnthropic,
+     "Unset: as in chat completions. Anthropic requires it."},
+    {"temperature", kMessages, kSet, "temperature", kAnthropic, ""},
+    {"top_p", kMessages, kSet, "top_p", kAnthropic, ""},
+    {"top_k", kMessages, kSet, "top_k", kAnthropic, ""},
+    {"stop_sequences", kMessages, kSet, "stop", kAnthropic, ""},
+    {"stream", kMessages, kCode, "", kAnthropic, "Events with the types and order of Anthropic."},
+    {"tools", kMessages, kCode, "", kAnthropic, "Type `custom` only; as in chat completions."},
+    {"tool_choice", kMessages, kCode, "", kAnthropic,
+     "`auto`, `any`, `tool` or `none`; as in chat completions."},
+    {"thinking", kMessages, kCode, "", kAnthropic,
+     "`disabled` only. It sets `enable_thinking` of the chat template to false."},
+    {"service_tier", kMessages, kOnly, "\"auto\"|\"standard_only\"", kAnthropic, ""},
+    {"container", kMessages, kRefuse, "", kAnthropic, ""},
+    {"context_management", kMessages, kRefuse, "", kAnthropic, ""},
+    {"inference_geo", kMessages, kRefuse, "", kAnthropic, ""},
+    {"mcp_servers", kMessages, kOnly, "[]", kAnthropic, ""},
+    {"output_config", kMessages, kRefuse, "", kAnthropic, ""},
+    {"output_format", kMessages, kRefuse, "", kAnthropic, ""},
+    {"betas", kMessages, kIgnore, "", kAnthropic, ""},
+    {"metadata", kMessages, kIgnore, "", kAnthropic, ""},
+    {"cache_control", kMessages, kIgnore, "", kAnthropic, "Prompts are always cached."},
+
     // Of this server.
+    {"chat_template_kwargs", kResponses, kSet, "chat_template_kwargs", kVllm, ""},
+    {"tandem", kResponses | kMessages, kSet, "tandem", kTandem, "As in chat completions."},
     {"request_id", kBoth, kSet, "request_id", kVllm, ""},
     {"extra_body", kBoth, kCode, "", kTandem,
      "An object whose members count as members of the request."},
@@ -277,6 +349,21 @@ void set(const FieldRow& row, Fields* in, v1::GenerateRequest* out, FieldNames* 
 }  // namespace
 
 absl::Span<const FieldRow> field_rows() { return kRows; }
+
+void translate_fields(Api api, Fields* in,
+                      absl::FunctionRef<void(absl::string_view, absl::string_view)> member,
+                      Violations* wrong) {
+  for (const FieldRow& row : kRows) {
+    if ((row.apis & api) == 0) continue;
+    if (row.effect == kSet) {
+      if (const auto value = in->any(row.name)) member(row.target, *value);
+    } else if (row.effect == kIgnore) {
+      in->ignore(row.name);
+    } else if (row.effect != kCode) {
+      check_only(row, in, wrong);
+    }
+  }
+}
 
 void apply_fields(Api api, Fields* in, v1::GenerateRequest* out, FieldNames* names,
                   Violations* wrong) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/base/violations.h"
@@ -25,7 +26,7 @@ enum Api : uint8_t {
 };
 
 enum class Effect : uint8_t {
-  kSet,     // becomes `target`, a field of GenerateRequest
+  kSet,     // becomes `target`: a field of GenerateRequest, or of a translated chat completion
   kCode,    // read by its own code
   kOnly,    // accepted with the values in `target` ("false", "0|-1"), else refused
   kIgnore,  // accepted, without effect on the answer
@@ -52,5 +53,11 @@ using FieldNames = std::map<std::string, std::string, std::less<>>;
 // Applies all rows of the API but those of kCode.
 void apply_fields(Api api, Fields* in, v1::GenerateRequest* out, FieldNames* names,
                   Violations* wrong);
+
+// For APIs that are translated to chat completions: calls `member` with the name and the value of
+// each member that rows of kSet give a chat completion, and applies the other rows.
+void translate_fields(Api api, Fields* in,
+                      absl::FunctionRef<void(absl::string_view, absl::string_view)> member,
+                      Violations* wrong);
 
 }  // namespace tandem::openai

@@ -49,8 +49,8 @@ void Fields::absorb(absl::string_view object) { add_members(object); }
 
 void Fields::add_members(absl::string_view object) {
   for (JsonMember& member : members_of(object)) entries_.push_back({std::move(member)});
-  std::stable_sort(entries_.begin(), entries_.end(),
-                   [](const Entry& a, const Entry& b) { return a.member.name < b.member.name; });
+  std::sort(entries_.begin(), entries_.end(),
+            [](const Entry& a, const Entry& b) { return a.member.name < b.member.name; });
   for (size_t i = 1; i < entries_.size(); ++i) {
     const std::string& name = entries_[i].member.name;
     if (entries_[i - 1].member.name == name) {
@@ -151,8 +151,8 @@ void Fields::end() {
   for (const Entry& entry : entries_) {
     if (entry.read || kind_of(entry.member.value) == JsonKind::kNull) continue;
     if (wrong_.full()) return;
-    wrong_.add(
-        wrong_field(path(entry.member.name), "unknown field; docs/http_fields.md lists all fields"));
+    wrong_.add(wrong_field(path(entry.member.name),
+                           "unknown field; docs/http_fields.md lists all fields"));
   }
 }
 

@@ -273,9 +273,9 @@ constexpr std::array kRenamings = {
     Renaming{"top_logprobs", "logprobs", "top_logprobs"},
     Renaming{"json_schema", "response_format", "response_format"},
 };
-constexpr std::array<absl::string_view, 9> kSame = {
+constexpr std::array<absl::string_view, 10> kSame = {
     "model",      "temperature", "top_p", "presence_penalty", "frequency_penalty",
-    "logit_bias", "seed",        "n",     "logprobs"};
+    "logit_bias", "seed",        "n",     "logprobs",         "suffix"};
 
 // `field` is `name`, or an element or a member of it: "chat.messages[1].role" of "chat.messages".
 bool is_of(absl::string_view field, absl::string_view name) {

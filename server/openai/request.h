@@ -2,8 +2,8 @@
 // unsupported fields by name. Ranges are checked in server/grpc/request_from_proto.h; renamed()
 // translates the names in those errors to OpenAI's.
 //
-// server/openai/field_table.h lists all fields. Pure functions; errors are INVALID_ARGUMENT and quote no
-// texts.
+// server/openai/field_table.h lists all fields. Pure functions; errors are INVALID_ARGUMENT and
+// quote no texts.
 #pragma once
 
 #include <string>
@@ -23,7 +23,8 @@ enum class Kind { kCompletion, kChat };  // POST /v1/completions, /v1/chat/compl
 struct Request {
   Kind kind = Kind::kCompletion;
   v1::GenerateRequest message;
-  // Completions with a list of prompts: the prompts after that of `message`; only the prompt is set.
+  // Completions with a list of prompts: the prompts after that of `message`; only the prompt is
+  // set.
   std::vector<v1::GenerateRequest> more_prompts;
   bool fill_context = false;  // without a limit of tokens: the answer may fill the context
   bool echo = false;          // the text begins with the prompt

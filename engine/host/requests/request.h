@@ -33,15 +33,13 @@ const char* contract_name(Contract c);  // "ANY", "LOSSY", "DISTRIBUTION", "EXAC
 enum class ToolChoice : uint8_t { kAuto, kRequired };
 
 struct ChatPrompt {
-  std::string messages_json;  // JSON array of {role, content, ...}
-  // The tools that may be called: JSON array, or empty; and the names of its functions. With names,
-  // calls are parsed.
-  std::string tools_json;
-  std::vector<std::string> tool_names;
+  std::string messages_json;       // JSON array of {role, content, ...}
+  std::string tools_json;          // those that may be called: JSON array, or empty
+  std::string template_args_json;  // JSON object, or empty
+  bool add_generation_prompt = true;
+  std::vector<std::string> tool_names = {};  // of the tools; calls are parsed if there are any
   ToolChoice tool_choice = ToolChoice::kAuto;
   bool parallel_tool_calls = true;  // false: one call at most
-  std::string template_args_json;   // JSON object, or empty
-  bool add_generation_prompt = true;
 };
 using Prompt = std::variant<std::string, std::vector<Token>, ChatPrompt>;
 

@@ -35,9 +35,8 @@ absl::StatusOr<PromptText> render(const Deployment& deployment, const LoadedMode
                                                    "token_ids")),
         "NO_CHAT_TEMPLATE");
   }
-  const ChatPrompt messages =
-      with_tools_in_messages(std::get<ChatPrompt>(prompt), chat.chat->source(),
-                             deployment.answer_format(chat).tools);
+  const ChatPrompt messages = with_tools_in_messages(
+      std::get<ChatPrompt>(prompt), chat.chat->source(), deployment.answer_format(chat).tools);
   TANDEM_ASSIGN_OR_RETURN(
       std::string rendered,
       chat.chat->render(messages.messages_json, messages.tools_json, messages.template_args_json,

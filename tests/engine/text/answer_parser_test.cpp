@@ -45,7 +45,7 @@ std::string shown(const AnswerParts& parts) {
   return out;
 }
 
-void append(const AnswerParts& from, AnswerParts* to) {
+void append_parts(const AnswerParts& from, AnswerParts* to) {
   to->text += from.text;
   to->reasoning += from.reasoning;
   to->calls.insert(to->calls.end(), from.calls.begin(), from.calls.end());
@@ -63,17 +63,17 @@ AnswerParts parse_pieces(const AnswerSyntax& syntax, const std::vector<std::stri
   for (const std::string& piece : pieces) {
     AnswerParts parts;
     parser.push(piece, &parts);
-    append(parts, &all);
+    append_parts(parts, &all);
   }
   AnswerParts last;
   parser.finish(cut, &last);
-  append(last, &all);
+  append_parts(last, &all);
   return all;
 }
 
 // In one piece, in pieces of 1 to 4 bytes, and in two pieces at every place. All must agree.
-std::string parse(const AnswerSyntax& syntax, const std::string& text, bool in_reasoning = false,
-                  bool cut = false) {
+std::string answer_of(const AnswerSyntax& syntax, const std::string& text,
+                      bool in_reasoning = false, bool cut = false) {
   const std::string whole = shown(parse_pieces(syntax, {text}, in_reasoning, cut));
   for (size_t size = 1; size <= 4; ++size) {
     std::vector<std::string> pieces;
@@ -88,13 +88,15 @@ std::string parse(const AnswerSyntax& syntax, const std::string& text, bool in_r
   }
   return whole;
 }
-std::string parse(Format format, const std::string& text) { return parse(syntax_of(format), text); }
+std::string answer_of(Format format, const std::string& text) {
+  return answer_of(syntax_of(format), text);
+}
 
 constexpr char kCall[] = R"({"name": "get_weather", "arguments": {"city": "Paris", "days": 2}})";
 constexpr char kIs[] = R"( #get_weather({"city": "Paris", "days": 2}))";
 
 TEST(AnswerParser, Hermes) {
-  const auto hermes = [](const std::string& text) { return parse(Format::kHermes, text); };
+  const auto hermes = [](const std::string& text) { return answer_of(Format::kHermes, text); };
   EXPECT_EQ(hermes(absl::StrCat("<tool_call>\n", kCall, "\n</tool_call>")), kIs);
   EXPECT_EQ(hermes(absl::StrCat("Let me look.\n\n<tool_call>\n", kCall, "\n</tool_call>\n")),
             absl::StrCat("Let me look.", kIs));
@@ -115,7 +117,7 @@ TEST(AnswerParser, Hermes) {
 }
 
 TEST(AnswerParser, HermesWithoutTags) {
-  const auto hermes = [](const std::string& text) { return parse(Format::kHermes, text); };
+  const auto hermes = [](const std::string& text) { return answer_of(Format::kHermes, text); };
   EXPECT_EQ(hermes(kCall), kIs);
   EXPECT_EQ(hermes(absl::StrCat("```json\n", kCall, "\n```")), kIs);
   EXPECT_EQ(hermes(absl::StrCat("I call:\n```json\n", kCall, "\n", kCall, "\n```\n")),
@@ -134,7 +136,7 @@ TEST(AnswerParser, HermesWithoutTags) {
 }
 
 TEST(AnswerParser, Llama3) {
-  const auto llama = [](const std::string& text) { return parse(Format::kLlama3, text); };
+  const auto llama = [](const std::string& text) { return answer_of(Format::kLlama3, text); };
   const std::string call = R"({"name": "get_weather", "parameters": {"city": "Paris"}})";
   const std::string is = R"( #get_weather({"city": "Paris"}))";
   EXPECT_EQ(llama(call), is);
@@ -152,7 +154,7 @@ TEST(AnswerParser, Llama3) {
 }
 
 TEST(AnswerParser, Mistral) {
-  const auto mistral = [](const std::string& text) { return parse(Format::kMistral, text); };
+  const auto mistral = [](const std::string& text) { return answer_of(Format::kMistral, text); };
   EXPECT_EQ(mistral(absl::StrCat("[TOOL_CALLS] [", kCall, "]")), kIs);
   EXPECT_EQ(mistral(absl::StrCat("[TOOL_CALLS][", kCall, ", ", kCall, "]")),
             absl::StrCat(kIs, kIs));
@@ -172,7 +174,7 @@ TEST(AnswerParser, Mistral) {
 }
 
 TEST(AnswerParser, Phi4) {
-  const auto phi = [](const std::string& text) { return parse(Format::kPhi4, text); };
+  const auto phi = [](const std::string& text) { return answer_of(Format::kPhi4, text); };
   EXPECT_EQ(phi(absl::StrCat("<|tool_call|>[", kCall, "]<|/tool_call|>")), kIs);
   EXPECT_EQ(phi(absl::StrCat("Hm. <|tool_call|>[", kCall, ",", kCall, "]")),
             absl::StrCat("Hm.", kIs, kIs));
@@ -185,7 +187,7 @@ TEST(AnswerParser, Phi4) {
 }
 
 TEST(AnswerParser, Gemma) {
-  const auto gemma = [](const std::string& text) { return parse(Format::kGemma, text); };
+  const auto gemma = [](const std::string& text) { return answer_of(Format::kGemma, text); };
   const std::string is = R"( #get_weather({"city":"Paris"}))";
   EXPECT_EQ(gemma("```tool_code\nget_weather(city=\"Paris\")\n```"), is);
   EXPECT_EQ(gemma("```tool_code\nprint(get_weather(city='Paris'))\n```\n"), is);
@@ -205,7 +207,7 @@ TEST(AnswerParser, Gemma) {
 }
 
 TEST(AnswerParser, MalformedCallsAreText) {
-  const auto hermes = [](const std::string& text) { return parse(Format::kHermes, text); };
+  const auto hermes = [](const std::string& text) { return answer_of(Format::kHermes, text); };
   for (const std::string& text : std::vector<std::string>{
            "<tool_call>", "<tool_call>\nnothing</tool_call>",
            "<tool_call>{\"name\": 1}</tool_call>", "<tool_call>{\"arguments\": {}}</tool_call>",
@@ -221,21 +223,22 @@ TEST(AnswerParser, MalformedCallsAreText) {
 
 TEST(AnswerParser, ACallThatBreaksOffIsMarked) {
   const std::string text = R"(<tool_call>{"name": "now", "arguments": {"a": x}}</tool_call>)";
-  EXPECT_EQ(parse(Format::kHermes, text), text + R"( #[now({"a": )])");
+  EXPECT_EQ(answer_of(Format::kHermes, text), text + R"( #[now({"a": )])");
+  EXPECT_EQ(answer_of(Format::kHermes, "Hm.\n " + text), "Hm.\n " + text + R"( #[now({"a": )])");
   const std::string open = R"(<tool_call>{"name": "now", "arguments": {"a": "b)";
-  EXPECT_EQ(parse(Format::kHermes, open), open + R"( #[now({"a": "b)])")
+  EXPECT_EQ(answer_of(Format::kHermes, open), open + R"( #[now({"a": "b)])")
       << "ended by the model: not valid";
-  EXPECT_EQ(parse(syntax_of(Format::kHermes), open, false, /*cut=*/true), R"( #now({"a": "b))")
+  EXPECT_EQ(answer_of(syntax_of(Format::kHermes), open, false, /*cut=*/true), R"( #now({"a": "b))")
       << "ended by a limit: incomplete";
-  EXPECT_EQ(parse(Format::kHermes, text + absl::StrCat("<tool_call>", kCall, "</tool_call>")),
+  EXPECT_EQ(answer_of(Format::kHermes, text + absl::StrCat("<tool_call>", kCall, "</tool_call>")),
             absl::StrCat(text, R"( #[now({"a": )])", kIs));
 }
 
 TEST(AnswerParser, OnlyTheFirstCallIfNotParallel) {
   const AnswerSyntax one = syntax_of(Format::kHermes, /*parallel=*/false);
   const std::string call = absl::StrCat("<tool_call>", kCall, "</tool_call>");
-  EXPECT_EQ(parse(one, call + "\n" + call + "Text"), absl::StrCat("Text", kIs));
-  EXPECT_EQ(parse(one, call + "<tool_call>{bad"), absl::StrCat("<tool_call>{bad", kIs));
+  EXPECT_EQ(answer_of(one, call + "\n" + call + "Text"), absl::StrCat("Text", kIs));
+  EXPECT_EQ(answer_of(one, call + "<tool_call>{bad"), absl::StrCat("<tool_call>{bad", kIs));
 }
 
 TEST(AnswerParser, CompleteCallsAreCounted) {
@@ -250,21 +253,21 @@ TEST(AnswerParser, CompleteCallsAreCounted) {
 
 TEST(AnswerParser, Reasoning) {
   const AnswerSyntax think{Format::kNone, {}, true, kThink};
-  EXPECT_EQ(parse(think, "<think>\nI see.\n\nSo\n</think>\n\nYes."), "Yes.{I see.\n\nSo}");
-  EXPECT_EQ(parse(think, "\n<think>a</think>b"), "b{a}");
-  EXPECT_EQ(parse(think, "I see.\n</think>\n\nYes. ", /*in_reasoning=*/true), "Yes. {I see.}");
-  EXPECT_EQ(parse(think, "<think>\n\n</think>\n\nYes."), "Yes.");
-  EXPECT_EQ(parse(think, "<think>\nnever ends </thin"), "{never ends </thin}");
-  EXPECT_EQ(parse(think, "<think>a < b</think>c"), "c{a < b}");
-  EXPECT_EQ(parse(think, "\n Yes <think>no</think>"), "\n Yes <think>no</think>")
+  EXPECT_EQ(answer_of(think, "<think>\nI see.\n\nSo\n</think>\n\nYes."), "Yes.{I see.\n\nSo}");
+  EXPECT_EQ(answer_of(think, "\n<think>a</think>b"), "b{a}");
+  EXPECT_EQ(answer_of(think, "I see.\n</think>\n\nYes. ", /*in_reasoning=*/true), "Yes. {I see.}");
+  EXPECT_EQ(answer_of(think, "<think>\n\n</think>\n\nYes."), "Yes.");
+  EXPECT_EQ(answer_of(think, "<think>\nnever ends </thin"), "{never ends </thin}");
+  EXPECT_EQ(answer_of(think, "<think>a < b</think>c"), "c{a < b}");
+  EXPECT_EQ(answer_of(think, "\n Yes <think>no</think>"), "\n Yes <think>no</think>")
       << "only at the start";
-  EXPECT_EQ(parse(think, " <thin"), " <thin");
-  EXPECT_EQ(parse(think, ""), "");
+  EXPECT_EQ(answer_of(think, " <thin"), " <thin");
+  EXPECT_EQ(answer_of(think, ""), "");
 }
 
 TEST(AnswerParser, ReasoningHoldsNoCalls) {
   const std::string call = absl::StrCat("<tool_call>", kCall, "</tool_call>");
-  EXPECT_EQ(parse(Format::kHermes, "<think>" + call + "</think>\n" + call),
+  EXPECT_EQ(answer_of(Format::kHermes, "<think>" + call + "</think>\n" + call),
             absl::StrCat("{", call, "}", kIs));
   AnswerParser parser(syntax_of(Format::kHermes), /*in_reasoning=*/true);
   AnswerParts parts;

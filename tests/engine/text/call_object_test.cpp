@@ -8,7 +8,7 @@ namespace tandem {
 namespace {
 
 // "name arguments" of a whole object, "more" or "invalid at N".
-std::string read(const std::string& text, bool strict = false) {
+std::string call_verdict(const std::string& text, bool strict = false) {
   CallObject object(strict);
   std::string arguments;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -26,26 +26,28 @@ std::string read(const std::string& text, bool strict = false) {
 
 TEST(CallObject, ReadsMembersInAnyOrder) {
   for (const bool strict : {false, true}) {
-    EXPECT_EQ(read(R"({"name":"f","arguments":{"x": 1}})", strict), R"(f {"x": 1})");
-    EXPECT_EQ(read(R"({ "parameters" : {"x":[1,{}]} , "name" : "f" })", strict),
+    EXPECT_EQ(call_verdict(R"({"name":"f","arguments":{"x": 1}})", strict), R"(f {"x": 1})");
+    EXPECT_EQ(call_verdict(R"({ "parameters" : {"x":[1,{}]} , "name" : "f" })", strict),
               R"(f {"x":[1,{}]})");
-    EXPECT_EQ(read(R"({"type":"function","id":"7","name":"f","parameters":{}})", strict), "f {}");
-    EXPECT_EQ(read(R"({"type":"function","function":{"name":"f","arguments":{"a":2}}})", strict),
+    EXPECT_EQ(call_verdict(R"({"type":"function","id":"7","name":"f","parameters":{}})", strict),
+              "f {}");
+    EXPECT_EQ(
+        call_verdict(R"({"type":"function","function":{"name":"f","arguments":{"a":2}}})", strict),
+        R"(f {"a":2})");
+    EXPECT_EQ(call_verdict(R"({"type":"function","function":"f","parameters":{"a":2}})", strict),
               R"(f {"a":2})");
-    EXPECT_EQ(read(R"({"type":"function","function":"f","parameters":{"a":2}})", strict),
-              R"(f {"a":2})");
-    EXPECT_EQ(read(R"({"name":"a\u00e9","arguments":{}})", strict), "a\xC3\xA9 {}");
+    EXPECT_EQ(call_verdict(R"({"name":"a\u00e9","arguments":{}})", strict), "a\xC3\xA9 {}");
   }
 }
 
 TEST(CallObject, ArgumentsMayBeAStringOrNull) {
-  EXPECT_EQ(read(R"({"name":"f","arguments":"{\"x\": 1}"})"), R"(f {"x": 1})");
-  EXPECT_EQ(read(R"({"name":"f","arguments":""})"), "f {}");
-  EXPECT_EQ(read(R"({"name":"f","arguments":null})"), "f {}");
-  EXPECT_EQ(read(R"({"arguments":"{}","name":"f"})"), "f {}");
-  EXPECT_EQ(read(R"({"name":"f","arguments":"[1]"})"), "invalid at 28");
-  EXPECT_EQ(read(R"({"name":"f","arguments":"{} x"})"), "invalid at 29");
-  EXPECT_EQ(read(R"({"name":"f","arguments":"{"})"), "invalid at 26");
+  EXPECT_EQ(call_verdict(R"({"name":"f","arguments":"{\"x\": 1}"})"), R"(f {"x": 1})");
+  EXPECT_EQ(call_verdict(R"({"name":"f","arguments":""})"), "f {}");
+  EXPECT_EQ(call_verdict(R"({"name":"f","arguments":null})"), "f {}");
+  EXPECT_EQ(call_verdict(R"({"arguments":"{}","name":"f"})"), "f {}");
+  EXPECT_EQ(call_verdict(R"({"name":"f","arguments":"[1]"})"), "invalid at 28");
+  EXPECT_EQ(call_verdict(R"({"name":"f","arguments":"{} x"})"), "invalid at 29");
+  EXPECT_EQ(call_verdict(R"({"name":"f","arguments":"{"})"), "invalid at 26");
 }
 
 TEST(CallObject, ArgumentsAreStreamed) {
@@ -60,10 +62,11 @@ TEST(CallObject, ArgumentsAreStreamed) {
 }
 
 TEST(CallObject, StrictObjectsHaveTheMembersOfACall) {
-  EXPECT_EQ(read(R"({"name":"f","description":"d","arguments":{}})"), "f {}");
-  EXPECT_EQ(read(R"({"name":"f","description":"d","arguments":{}})", true), "invalid at 26");
-  EXPECT_EQ(read(R"({"name":"f"})"), "f {}");
-  EXPECT_EQ(read(R"({"name":"f"})", true), "invalid at 11");
+  EXPECT_EQ(call_verdict(R"({"name":"f","description":"d","arguments":{}})"), "f {}");
+  EXPECT_EQ(call_verdict(R"({"name":"f","description":"d","arguments":{}})", true),
+            "invalid at 26");
+  EXPECT_EQ(call_verdict(R"({"name":"f"})"), "f {}");
+  EXPECT_EQ(call_verdict(R"({"name":"f"})", true), "invalid at 11");
 }
 
 TEST(CallObject, RefusesAnythingElse) {
@@ -72,7 +75,7 @@ TEST(CallObject, RefusesAnythingElse) {
         R"({"name":"f","arguments":[)", R"({"name":"f","arguments":{},"parameters":{)",
         R"({"arguments":{}})", R"({"name":"f" "arguments")", R"({"name":"f",})",
         R"({"name":"f","function":{)"}) {
-    const std::string is = read(text);
+    const std::string is = call_verdict(text);
     EXPECT_EQ(is.substr(0, 7), "invalid") << text << ": " << is;
   }
 }

@@ -10,7 +10,7 @@ namespace tandem {
 namespace {
 
 // What the reader says of a whole text: its output, "more" or "invalid at N".
-std::string read(const std::string& text) {
+std::string json_verdict(const std::string& text) {
   JsonValue value;
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -33,14 +33,14 @@ TEST(JsonValue, ReadsValidValues) {
        {"{}", "[]", "\"\"", "true", "false", "null", R"({"a":1})", R"( [1, -2.5e+10 , 0.0 ,"x"])",
         R"({"a":{"b":[[],{}]},"c":"A\n\"\\/\b"})", R"([true,false,null,-0,1E5])",
         "{ \"\xC3\xA9\" : \"\xE6\xBC\xA2\" }"}) {
-    EXPECT_EQ(read(text), text);
+    EXPECT_EQ(json_verdict(text), text);
   }
 }
 
 TEST(JsonValue, ANumberEndsBeforeTheNextByte) {
-  EXPECT_EQ(read("12,"), "12 ended before 2");
-  EXPECT_EQ(read("-1.5e3}"), "-1.5e3 ended before 6");
-  EXPECT_EQ(read("0 "), "0 ended before 1");
+  EXPECT_EQ(json_verdict("12,"), "12 ended before 2");
+  EXPECT_EQ(json_verdict("-1.5e3}"), "-1.5e3 ended before 6");
+  EXPECT_EQ(json_verdict("0 "), "0 ended before 1");
 }
 
 TEST(JsonValue, RefusesAnythingElse) {
@@ -49,16 +49,16 @@ TEST(JsonValue, RefusesAnythingElse) {
            {"-x", 1},      {"[1.]", 3},      {"[1e]", 3}, {"tru3", 3},       {"[1 2", 3},
            {"\"\\x\"", 2}, {"\"\\u00g0", 5}, {"[}", 1},   {"{]", 1},         {"{\"a\":]", 5},
            {"'a'", 0},     {"[+1", 1},       {"[.5", 1},  {"x", 0},          {"{\"a\":1]", 6}}) {
-    EXPECT_EQ(read(text), "invalid at " + std::to_string(at)) << text;
+    EXPECT_EQ(json_verdict(text), "invalid at " + std::to_string(at)) << text;
   }
-  EXPECT_EQ(read(std::string(JsonValue::kMaxDepth, '[')), "more");
-  EXPECT_EQ(read(std::string(JsonValue::kMaxDepth + 1, '[')),
+  EXPECT_EQ(json_verdict(std::string(JsonValue::kMaxDepth, '[')), "more");
+  EXPECT_EQ(json_verdict(std::string(JsonValue::kMaxDepth + 1, '[')),
             "invalid at " + std::to_string(JsonValue::kMaxDepth));
 }
 
 TEST(JsonValue, EscapesControlCharactersOfStrings) {
-  EXPECT_EQ(read("\"a\nb\tc\rd\x01\""), R"("a\nb\tc\rd\u0001")");
-  EXPECT_EQ(read("{\"a\":\n\"\n\"}"), "{\"a\":\n\"\\n\"}") << "not outside of them";
+  EXPECT_EQ(json_verdict("\"a\nb\tc\rd\x01\""), R"("a\nb\tc\rd\u0001")");
+  EXPECT_EQ(json_verdict("{\"a\":\n\"\n\"}"), "{\"a\":\n\"\\n\"}") << "not outside of them";
 }
 
 // Random edits of valid JSON: the verdict is that of a complete parser.
@@ -79,7 +79,7 @@ TEST(JsonValue, AgreesWithAParser) {
     }
     if (text.empty() || text[0] != '{') continue;
     const bool accepted = nlohmann::json::accept(text);
-    EXPECT_EQ(read(text) == text, accepted) << text;
+    EXPECT_EQ(json_verdict(text) == text, accepted) << text;
     valid += accepted ? 1 : 0;
   }
   EXPECT_GT(valid, 1000);

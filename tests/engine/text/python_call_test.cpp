@@ -6,7 +6,7 @@ namespace tandem {
 namespace {
 
 // "name arguments" of each call, joined by " | "; "none" if the code is anything else.
-std::string read(const std::string& code) {
+std::string python_verdict(const std::string& code) {
   const auto calls = parse_python_calls(code);
   if (!calls) return "none";
   std::string out;
@@ -17,20 +17,21 @@ std::string read(const std::string& code) {
 }
 
 TEST(PythonCalls, ReadsNamedLiterals) {
-  EXPECT_EQ(read("f()"), "f {}");
-  EXPECT_EQ(read("f(city=\"Paris\", days=2)"), R"(f {"city":"Paris","days":2})");
-  EXPECT_EQ(read("f(a = 'it\\'s', b=-1.5e3, c=True, d=None, e=[1, 'x',], f={'k': (1, 2)},)"),
-            R"(f {"a":"it's","b":-1500.0,"c":true,"d":null,"e":[1,"x"],"f":{"k":[1,2]}})");
-  EXPECT_EQ(read("f(s='a\\nb\\\\')"), R"(f {"s":"a\nb\\"})");
-  EXPECT_EQ(read("f(s=\"\xC3\xA9\")"), "f {\"s\":\"\xC3\xA9\"}");
-  EXPECT_EQ(read("f(\n  a=1,\n  b=2\n)"), R"(f {"a":1,"b":2})");
+  EXPECT_EQ(python_verdict("f()"), "f {}");
+  EXPECT_EQ(python_verdict("f(city=\"Paris\", days=2)"), R"(f {"city":"Paris","days":2})");
+  EXPECT_EQ(
+      python_verdict("f(a = 'it\\'s', b=-1.5e3, c=True, d=None, e=[1, 'x',], f={'k': (1, 2)},)"),
+      R"(f {"a":"it's","b":-1500.0,"c":true,"d":null,"e":[1,"x"],"f":{"k":[1,2]}})");
+  EXPECT_EQ(python_verdict("f(s='a\\nb\\\\')"), R"(f {"s":"a\nb\\"})");
+  EXPECT_EQ(python_verdict("f(s=\"\xC3\xA9\")"), "f {\"s\":\"\xC3\xA9\"}");
+  EXPECT_EQ(python_verdict("f(\n  a=1,\n  b=2\n)"), R"(f {"a":1,"b":2})");
 }
 
 TEST(PythonCalls, ReadsSeveralCalls) {
-  EXPECT_EQ(read("print(f(a=1))"), R"(f {"a":1})");
-  EXPECT_EQ(read("[f(a=1), g()]"), R"(f {"a":1} | g {})");
-  EXPECT_EQ(read("\nf(a=1)\ng(b=2)\n"), R"(f {"a":1} | g {"b":2})");
-  EXPECT_EQ(read("f(a=1); api.g(b=2)"), R"(f {"a":1} | api.g {"b":2})");
+  EXPECT_EQ(python_verdict("print(f(a=1))"), R"(f {"a":1})");
+  EXPECT_EQ(python_verdict("[f(a=1), g()]"), R"(f {"a":1} | g {})");
+  EXPECT_EQ(python_verdict("\nf(a=1)\ng(b=2)\n"), R"(f {"a":1} | g {"b":2})");
+  EXPECT_EQ(python_verdict("f(a=1); api.g(b=2)"), R"(f {"a":1} | api.g {"b":2})");
 }
 
 TEST(PythonCalls, RefusesAnythingElse) {
@@ -55,10 +56,11 @@ TEST(PythonCalls, RefusesAnythingElse) {
                            "f(a=0x10)",
                            "print(print(f(a=1)))",
                            "f(a=1_0)"}) {
-    EXPECT_EQ(read(code), "none") << code;
+    EXPECT_EQ(python_verdict(code), "none") << code;
   }
-  EXPECT_EQ(read("f(a=" + std::string(20, '[') + std::string(20, ']') + ")").substr(0, 2), "f ");
-  EXPECT_EQ(read("f(a=" + std::string(100000, '[')), "none") << "the nesting is bounded";
+  EXPECT_EQ(python_verdict("f(a=" + std::string(20, '[') + std::string(20, ']') + ")").substr(0, 2),
+            "f ");
+  EXPECT_EQ(python_verdict("f(a=" + std::string(100000, '[')), "none") << "the nesting is bounded";
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ Message from(const std::string& text) {
   return out;
 }
 
-const v1::Started kStarted =
+const v1::Started kStartedEvent =
     from<v1::Started>("request_id: 'r' method: METHOD_BILD contract: CONTRACT_LOSSY");
 constexpr char kFinished[] = R"(finish_reason: FINISH_REASON_EOS seed: 18446744073709551615
     usage { prompt_tokens: 3 cached_tokens: 1 completion_tokens: 2 } stats { tokens_per_pass: 2 })";
@@ -38,7 +38,7 @@ Head head(Kind kind, bool logprobs = false, int per_prompt = 1) {
 }
 
 // The JSON of each event of a stream; null for [DONE].
-std::vector<json> events_in(const std::string& stream) {
+std::vector<json> answer_events(const std::string& stream) {
   std::vector<json> out;
   for (const absl::string_view event : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
     absl::string_view text = event;
@@ -51,7 +51,7 @@ std::vector<json> events_in(const std::string& stream) {
 
 TEST(OpenAiAnswer, AChatIsWhole) {
   Answer answer(head(Kind::kChat, /*logprobs=*/false, /*per_prompt=*/2), 2);
-  answer.started(kStarted);
+  answer.started(kStartedEvent);
   for (int i = 0; i < 2; ++i) {
     answer.chunk(i, "", {});
     for (const char* const text : {"a", "\"", "\n"}) answer.chunk(i, text, {});
@@ -116,7 +116,7 @@ TEST(OpenAiAnswer, LogprobsHaveBytes) {
 TEST(OpenAiAnswer, AChatIsStreamed) {
   Events events(head(Kind::kChat, /*logprobs=*/false, /*per_prompt=*/2), 2,
                 /*include_usage=*/true);
-  std::string stream = events.started(kStarted);
+  std::string stream = events.started(kStartedEvent);
   stream += events.chunk(1, "hi", {});
   for (int i = 0; i < 2; ++i) {
     v1::Finished finished = from<v1::Finished>(kFinished);
@@ -124,7 +124,7 @@ TEST(OpenAiAnswer, AChatIsStreamed) {
     stream += events.finished(finished);
   }
   stream += events.end();
-  const std::vector<json> all = events_in(stream);
+  const std::vector<json> all = answer_events(stream);
   ASSERT_EQ(all.size(), 7U);
   EXPECT_EQ(all[0], json::parse(R"({"id":"chatcmpl-req-1","object":"chat.completion.chunk",
       "created":1700,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"",
@@ -143,9 +143,9 @@ TEST(OpenAiAnswer, AChatIsStreamed) {
 
 TEST(OpenAiAnswer, OffsetsOfACompletionContinueAcrossChunks) {
   Events events(head(Kind::kCompletion, true), 1, /*include_usage=*/false);
-  EXPECT_EQ(events.started(kStarted), "");
+  EXPECT_EQ(events.started(kStartedEvent), "");
   const auto token = from<v1::Token>(R"(text: "a\303\251" bytes: "a\303\251")");
-  const auto all = events_in(events.chunk(0, "a\xC3\xA9", {token}) +
+  const auto all = answer_events(events.chunk(0, "a\xC3\xA9", {token}) +
                              events.chunk(0, "a\xC3\xA9", {token}) + events.end());
   ASSERT_EQ(all.size(), 3U);
   EXPECT_EQ(all[0]["object"], "text_completion");
@@ -223,10 +223,10 @@ TEST(OpenAiAnswer, StatisticsOfDraftsAreVllms) {
 
 TEST(OpenAiAnswer, EventsCountTheTokensSoFar) {
   Events events(head(Kind::kCompletion), 1, /*include_usage=*/true, /*usage_so_far=*/true);
-  v1::Started started = kStarted;
+  v1::Started started = kStartedEvent;
   started.set_prompt_tokens(3);
   EXPECT_EQ(events.started(started), "");
-  const auto all = events_in(events.chunk(0, "a", {}, 2) + events.chunk(0, "b", {}, 1) +
+  const auto all = answer_events(events.chunk(0, "a", {}, 2) + events.chunk(0, "b", {}, 1) +
                              events.finished(finished(0)) + events.end());
   ASSERT_EQ(all.size(), 5U);
   EXPECT_EQ(all[0]["usage"],
@@ -301,14 +301,14 @@ TEST(OpenAiAnswer, AMessageHasReasoningAndCalls) {
 
 TEST(OpenAiAnswer, CallsAreStreamedAsDeltas) {
   Events events(head(Kind::kChat), 1, /*include_usage=*/false);
-  events.started(kStarted);
+  events.started(kStartedEvent);
   AnswerDelta delta;
   delta.reasoning = "Hm";
   delta.add(call("index: 2 id: 'abc' name: 'now' arguments: '{'"));
   delta.add(call("index: 2 arguments: '}'"));
   delta.add(call("index: 3 id: 'd' name: 'now'"));
   const auto delta_of = [](const std::string& event) {
-    return events_in(event).at(0)["choices"][0]["delta"];
+    return answer_events(event).at(0)["choices"][0]["delta"];
   };
   EXPECT_EQ(delta_of(events.chunk(0, "", {}, 1, delta)), json::parse(R"({"reasoning_content":"Hm",
       "tool_calls":[{"index":2,"id":"abc","type":"function",
@@ -322,10 +322,10 @@ TEST(OpenAiAnswer, CallsAreStreamedAsDeltas) {
       "tool_calls":[{"index":3,"function":{"arguments":"{\"a"}}]})"));
   v1::Finished finished = from<v1::Finished>(kFinished);
   finished.set_tool_calls(2);
-  EXPECT_EQ(events_in(events.finished(finished)).at(0)["choices"][0]["finish_reason"],
+  EXPECT_EQ(answer_events(events.finished(finished)).at(0)["choices"][0]["finish_reason"],
             "tool_calls");
   finished.set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
-  EXPECT_EQ(events_in(events.finished(finished)).at(0)["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(answer_events(events.finished(finished)).at(0)["choices"][0]["finish_reason"], "length");
 }
 
 }  // namespace

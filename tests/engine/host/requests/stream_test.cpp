@@ -3,10 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cctype>
 #include <future>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -192,19 +189,6 @@ TEST(RequestStreams, ALimitLeavesACallIncomplete) {
   const auto ended = answered(text, FinishReason::kEos);
   ASSERT_EQ(ended->calls.size(), 1U);
   EXPECT_TRUE(ended->calls[0].broken) << "the model ended the text";
-}
-
-TEST(CallIds, AreNineLettersAndDigits) {
-  std::set<std::string> ids;
-  for (int choice = 0; choice < 3; ++choice) {
-    for (int index = 0; index < 100; ++index) {
-      const std::string id = call_id(1, choice, index);
-      EXPECT_EQ(id.size(), 9U);
-      EXPECT_TRUE(std::ranges::all_of(id, [](unsigned char c) { return std::isalnum(c) != 0; }));
-      ids.insert(id);
-    }
-  }
-  EXPECT_EQ(ids.size(), 300U);
 }
 
 }  // namespace
