@@ -19,6 +19,7 @@
 
 namespace tandem {
 
+class Grammars;          // engine/grammar/grammars.h
 struct AcceptanceStats;  // engine/decode/pacing/acceptance_stats.h
 
 // How a small model that cannot draft for the large one uses it: the large model's hidden states of
@@ -46,6 +47,7 @@ struct Deployment {
   int draft_vocabulary = 0;  // default for drafts of the small model (draft_vocabulary_of)
   int early_vocabulary = 0;  // default for tokens that an early layer of the large model proposes
   std::shared_ptr<AcceptanceStats> acceptance_stats;  // shared by the deployment's requests
+  Grammars* grammars = nullptr;                       // of all deployments; null: no constraints
   bool share_tokens = true;  // large and small model mean the same token by each id
   // Set if large and small model have different tokens, or only one has an encoder. Then only this
   // method and autoregressive decoding are offered.

@@ -14,6 +14,7 @@
 #include "engine/async/worker.h"
 #include "engine/base/config.h"
 #include "engine/base/status.h"
+#include "engine/grammar/grammars.h"
 #include "engine/host/deployment.h"
 #include "engine/host/engine.h"
 #include "engine/host/models/models.h"
@@ -72,6 +73,7 @@ struct Engine::Impl {
   const EngineConfig config;
   SteadyClock clock;
   Metrics metrics;
+  Grammars grammars;  // outlives the devices, which ask its constraints
   std::unique_ptr<Devices> devices;
   std::vector<Deployment> deployments;
   std::unique_ptr<Loop> loop;

@@ -59,10 +59,14 @@ std::string usage_json(const v1::Usage& usage) {
 
 // The seed is a string, because it has 64 bits and JavaScript's numbers have 53.
 std::string tandem_json(const v1::Started& started, const v1::Finished& finished) {
+  const char* const satisfied = !finished.has_constraint_satisfied() ? ""
+                                : finished.constraint_satisfied()
+                                    ? ",\"constraint_satisfied\":true"
+                                    : ",\"constraint_satisfied\":false";
   return absl::StrCat(
       "{\"method\":\"", word(v1::Method_Name(started.method()), "METHOD_"), "\",\"contract\":\"",
       word(v1::Contract_Name(started.contract()), "CONTRACT_"), "\",\"seed\":\"", finished.seed(),
-      "\",\"tokens_per_pass\":", nlohmann::json(finished.stats().tokens_per_pass()).dump(), "}");
+      "\",\"tokens_per_pass\":", nlohmann::json(finished.stats().tokens_per_pass()).dump(), satisfied, "}");
 }
 
 }  // namespace
@@ -108,8 +112,14 @@ std::string Answer::json() const {
     absl::StrAppend(&out, ",\"finish_reason\":", reason(choice.finished.finish_reason()), "}");
     add_usage(choice.finished.usage(), &usage);
   }
+  v1::Finished first = choices_[0].finished;  // and whether all choices satisfy the constraint
+  for (const Choice& choice : choices_) {
+    if (!choice.finished.has_constraint_satisfied()) continue;
+    first.set_constraint_satisfied(first.constraint_satisfied() &&
+                                   choice.finished.constraint_satisfied());
+  }
   absl::StrAppend(&out, "],\"usage\":", usage_json(usage),
-                  ",\"tandem\":", tandem_json(started_, choices_[0].finished), "}");
+                  ",\"tandem\":", tandem_json(started_, first), "}");
   return out;
 }
 

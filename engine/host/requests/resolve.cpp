@@ -8,6 +8,7 @@
 #include "engine/base/violations.h"
 #include "engine/host/methods/plan.h"
 #include "engine/host/requests/matching_stops.h"
+#include "engine/host/requests/resolve_constraint.h"
 #include "engine/host/requests/resolve_sampling.h"
 #include "engine/sampling/warp.h"
 
@@ -131,6 +132,8 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
                           resolve_processors(writer, *params, spec.stops, prompt_tokens,
                                              request.stopping.min_new_tokens));
+  TANDEM_ASSIGN_OR_RETURN(resolved.constraint, resolve_constraint(deployment, model, request));
+  if (resolved.constraint) constrain(resolved.constraint, &spec);
   resolved.stops = std::make_shared<const StopStrings>(request.stopping.stop_sequences);
   if (resolved.stops->any()) {
     spec.stops.text = std::make_unique<MatchingStops>(model.tokenizer, request.skip_special_tokens,

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/pass/constraint.h"
 #include "engine/text/stream_decoder.h"
 
 namespace tandem {
@@ -203,6 +204,10 @@ Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
   finished.usage.cached_tokens = how.stats.cached_tokens;
   finished.usage.completion_tokens = how.completion_tokens;
   finished.stats = how.stats;
+  if (how.constraint) {
+    const std::shared_ptr<const LegalTokens> legal = how.constraint->after(how.answer);
+    finished.constraint_satisfied = legal != nullptr && legal->may_end;
+  }
   return finished;
 }
 

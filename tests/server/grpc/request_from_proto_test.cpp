@@ -333,10 +333,6 @@ TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
     const char* fields;
     const char* message;
   } cases[] = {
-      {"json_schema: \"secret\"", "json_schema: 6 bytes; allowed: unset"},
-      {"regex: \"\"", "regex: 0 bytes; allowed: unset"},
-      {"grammar: \"secret\"", "grammar: 6 bytes; allowed: unset"},
-      {"choice { texts: [\"yes\", \"no\"] }", "choice: 2 texts; allowed: unset"},
       {"adapter: \"x\"", "adapter: \"x\"; allowed: empty"},
   };
   for (const auto& c : cases) {

@@ -42,7 +42,7 @@ CHAT = {
     "prompt_cache_options": [({"mode": "auto"}, TAKEN)],
     "prompt_cache_retention": [("24h", TAKEN)],
     "reasoning_effort": [("low", REFUSED)],
-    "response_format": [({"type": "text"}, TAKEN), (SCHEMA, REFUSED)],
+    "response_format": [({"type": "text"}, TAKEN), (SCHEMA, TAKEN), ({"type": "x"}, REFUSED)],
     "safety_identifier": [("u", TAKEN)],
     "seed": [(7, TAKEN)],
     "service_tier": [("auto", TAKEN), ("flex", REFUSED)],

@@ -143,9 +143,8 @@ TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
 }
 
 TEST(OpenAiRequest, StructuredOutputIsWhatOurApiSaysOfIt) {
-  EXPECT_EQ(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_object"})"))
-                .message.json_schema(),
-            "{\"type\":\"object\"}");
+  EXPECT_TRUE(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_object"})"))
+                  .message.has_json_object());
   EXPECT_EQ(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_schema","json_schema":
                 {"name":"n","strict":true,"schema":{"type":"string"}}})"))
                 .message.json_schema(),
