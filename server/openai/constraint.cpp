@@ -166,7 +166,9 @@ void constraint_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
   if (const auto schema = json_or_text(in, "json_schema", wrong)) {
     to.schema("json_schema", *schema);
   }
-  if (const auto grammar = in->string("grammar")) to.grammar("grammar", *grammar);
+  // llama.cpp's clients send "" for none.
+  const std::string grammar = in->string("grammar").value_or("");
+  if (!grammar.empty()) to.grammar("grammar", grammar);
 }
 
 }  // namespace tandem::openai

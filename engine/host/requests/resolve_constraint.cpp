@@ -4,10 +4,23 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "engine/base/status.h"
 #include "engine/grammar/grammars.h"
 
 namespace tandem {
+namespace {
+
+// "json_schema: not JSON" as an error of the field json_schema.
+absl::Status of_field(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(status.message(), absl::MaxSplits(": ", 1));
+  return wrong_field(parts.first, parts.second);
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_constraint(
     const Deployment& deployment, const LoadedModel& writer, const GenerateRequest& request) {
@@ -23,8 +36,10 @@ absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_constraint(
     return absl::FailedPreconditionError(absl::StrCat(
         "constraint: model \"", deployment.name, "\" has no end-of-text token; offered: unset"));
   }
-  return deployment.grammars->constraint(request.client, writer.tokenizer, ends,
-                                         *request.constraint);
+  auto constraint =
+      deployment.grammars->constraint(request.client, writer.tokenizer, ends, *request.constraint);
+  if (!constraint.ok()) return of_field(constraint.status());
+  return constraint;
 }
 
 void constrain(std::shared_ptr<TokenConstraint> constraint, SequenceSpec* spec) {

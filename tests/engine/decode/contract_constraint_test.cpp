@@ -66,6 +66,7 @@ void expect_legal(const Recorder& r, const AutomatonShape& shape) {
 
 struct Outcome {
   int64_t cases = 0, dead = 0, preempted = 0, drafted = 0;
+  int64_t forced = 0;  // tokens that the constraint proposed
 };
 
 // `use` gives a request its method.
@@ -112,6 +113,9 @@ Outcome expect_constrained_ar(const std::function<BoxOptions(Rng&, bool tight)>&
       seen.dead += !p.ar->end.status.ok();
       seen.preempted += p.method->end.stats.preemptions;
       seen.drafted += p.method->end.stats.small_tokens;
+      for (const Emitted& e : p.method->emitted) {
+        seen.forced += e.provenance.proposed == Source::kGrammar;
+      }
       if (absl::IsCancelled(p.method->end.status)) continue;
       if (!p.method->end.status.ok()) {
         EXPECT_TRUE(absl::IsFailedPrecondition(p.method->end.status)) << p.method->end.status;
@@ -158,6 +162,7 @@ TEST(ContractConstraint, Speculative) {
   EXPECT_GT(seen.dead, 50);
   EXPECT_GT(seen.preempted, 50);
   EXPECT_GT(seen.drafted, 2000);
+  EXPECT_GT(seen.forced, 500);
 }
 
 TEST(ContractConstraint, SpeculativeByRatio) {
@@ -179,6 +184,7 @@ TEST(ContractConstraint, Ngram) {
         s.method = [a](Gen g) { return ngram(g, a); };
       });
   EXPECT_GT(seen.drafted, 200);
+  EXPECT_GT(seen.forced, 200);
 }
 
 // The parameters under which it is EXACT, and lossy ones.
