@@ -20,8 +20,8 @@ struct RequestFlags {
   std::optional<std::string> prompt, prompt_file, token_ids, chat;
   std::optional<std::string> json_schema, grammar;  // files with a constraint
   std::optional<std::string> regex;                 // a constraint
-  std::optional<std::string> system;  // a system message; makes the prompt a chat
-  bool reads_input = false;           // without a prompt, standard input is the prompt
+  std::optional<std::string> system;                // a system message; makes the prompt a chat
+  bool reads_input = false;  // without a prompt, standard input is the prompt
   std::vector<std::pair<std::string, std::string>> fields;  // proto path, value
 
   // `prompts`: also add the flags of the prompt other than --system.

@@ -44,9 +44,7 @@ class GrammarConstraint final : public TokenConstraint,
   static absl::StatusOr<std::shared_ptr<GrammarConstraint>> of(
       std::shared_ptr<const CompiledGrammar> grammar, Worker* workers);
   // For another choice of the request.
-  absl::StatusOr<std::shared_ptr<GrammarConstraint>> fork() const {
-    return of(grammar_, workers_);
-  }
+  absl::StatusOr<std::shared_ptr<GrammarConstraint>> fork() const { return of(grammar_, workers_); }
 
   std::shared_ptr<const LegalTokens> after(std::span<const Token> answer) override;
   void prepare(std::vector<Token> answer) override;
@@ -71,8 +69,7 @@ class GrammarConstraint final : public TokenConstraint,
       : grammar_(std::move(grammar)), workers_(workers), matcher_(std::move(matcher)) {}
 
   std::shared_ptr<const LegalTokens> known(uint64_t hash, std::span<const Token> path, bool* found);
-  void retain(uint64_t hash, std::span<const Token> path,
-              std::shared_ptr<const LegalTokens> legal);
+  void retain(uint64_t hash, std::span<const Token> path, std::shared_ptr<const LegalTokens> legal);
 
   // The matcher, by threads that hold matcher_mutex_.
   std::shared_ptr<const LegalTokens> compute(std::span<const Token> path);

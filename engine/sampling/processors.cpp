@@ -77,10 +77,8 @@ bool apply_constraint(TokenConstraint& constraint, const TokenCounts& seen,
     }
   }
   if (left || !valid) return true;
-  const auto known =
-      std::ranges::find_if(constraint.ends(), [&](Token t) {
-        return t >= 0 && static_cast<size_t>(t) < logits.size();
-      });
+  const auto known = std::ranges::find_if(
+      constraint.ends(), [&](Token t) { return t >= 0 && static_cast<size_t>(t) < logits.size(); });
   logits[known == constraint.ends().end() ? 0 : static_cast<size_t>(*known)] = 0;
   return false;
 }

@@ -92,13 +92,14 @@ absl::Status SequenceRun::constraint_status() const {
   const auto answer = std::span(parts_.output.tokens()).subspan(spec().prompt.size());
   TokenConstraint& constraint = *processors->constraint;
   const auto tokens = static_cast<int>(answer.size());
-  const bool banned =
-      tokens < processors->min_new_tokens ||
-      std::ranges::all_of(constraint.ends(), [&](Token end) {
-        return std::ranges::any_of(processors->bias, [end](const auto& bias) {
-          return bias.first == end && std::isinf(bias.second);
-        });
-      });
+  const bool banned = tokens < processors->min_new_tokens ||
+                      std::ranges::all_of(
+                          constraint.ends(),
+                          [&](Token end) {
+                            return std::ranges::any_of(processors->bias, [end](const auto& bias) {
+                              return bias.first == end && std::isinf(bias.second);
+                            });
+                          });
   // The row that drew the end token has asked the same, so the answer is retained.
   const std::shared_ptr<const LegalTokens> legal = constraint.after(answer);
   if (!banned && legal != nullptr && legal->may_end) return absl::OkStatus();

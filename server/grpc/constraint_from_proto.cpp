@@ -22,11 +22,12 @@ GrammarSpec text_from(absl::string_view field, Kind kind, const std::string& tex
 GrammarSpec choice_from(const v1::ChoiceConstraint& choice, Violations* wrong) {
   for (int i = 0; i < choice.texts_size(); ++i) {
     if (!choice.texts(i).empty()) continue;
-    wrong->add(out_of_range(absl::StrCat("choice.texts[", i, "]"), "empty",
-                            "at least one character"));
+    wrong->add(
+        out_of_range(absl::StrCat("choice.texts[", i, "]"), "empty", "at least one character"));
   }
   if (choice.texts().empty()) wrong->add(out_of_range("choice.texts", "empty", "one text or more"));
-  const nlohmann::json texts(std::vector<std::string>(choice.texts().begin(), choice.texts().end()));
+  const nlohmann::json texts(
+      std::vector<std::string>(choice.texts().begin(), choice.texts().end()));
   return spec_of(Kind::kChoice, texts.dump());
 }
 

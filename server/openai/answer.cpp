@@ -66,7 +66,8 @@ std::string tandem_json(const v1::Started& started, const v1::Finished& finished
   return absl::StrCat(
       "{\"method\":\"", word(v1::Method_Name(started.method()), "METHOD_"), "\",\"contract\":\"",
       word(v1::Contract_Name(started.contract()), "CONTRACT_"), "\",\"seed\":\"", finished.seed(),
-      "\",\"tokens_per_pass\":", nlohmann::json(finished.stats().tokens_per_pass()).dump(), satisfied, "}");
+      "\",\"tokens_per_pass\":", nlohmann::json(finished.stats().tokens_per_pass()).dump(),
+      satisfied, "}");
 }
 
 }  // namespace

@@ -67,8 +67,8 @@ struct GenerateRequest {
   Contract require_contract = Contract::kAny;
   SamplingFields sampling;
   std::optional<GrammarSpec> constraint;  // on the answer
-  Settings beam;  // width, length_penalty: of autoregressive decoding
-  int64_t n = 1;  // choices
+  Settings beam;                          // width, length_penalty: of autoregressive decoding
+  int64_t n = 1;                          // choices
   StoppingFields stopping;
   bool include_eos_token = false;  // the end or stop token is among the tokens
   bool raw_logprobs = false;       // before processors

@@ -7,7 +7,8 @@
  * Errors. A function that returns TandemCode fills `error` with a UTF-8 message unless it returns
  * TANDEM_OK; other results are then unchanged. No panic leaves the library.
  *
- * Threads. Handles are thread-safe, except TandemMatcher, but must not be used while they are freed.
+ * Threads. Handles are thread-safe, except TandemMatcher, but must not be used while they are
+ * freed.
  */
 #pragma once
 
@@ -91,8 +92,8 @@ typedef struct TandemPieces {
 TandemCode tandem_tokenizer_pieces(const TandemTokenizer* tokenizer, TandemPieces* pieces,
                                    TandemBytes* error);
 
-/* Grammars. A vocabulary has the bytes of a tokenizer's tokens. `ends` are the tokens that are legal
- * where a text may end. It holds the tokenizer. */
+/* Grammars. A vocabulary has the bytes of a tokenizer's tokens. `ends` are the tokens that are
+ * legal where a text may end. It holds the tokenizer. */
 TandemCode tandem_vocabulary_new(const TandemTokenizer* tokenizer, const uint32_t* ends,
                                  size_t count, TandemVocabulary** vocabulary, TandemBytes* error);
 void tandem_vocabulary_free(TandemVocabulary* vocabulary);

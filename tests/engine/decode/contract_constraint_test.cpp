@@ -155,10 +155,9 @@ void use_speculative(SequenceSpec& s, const SpeculativeParams& a) {
 }
 
 TEST(ContractConstraint, Speculative) {
-  const Outcome seen =
-      expect_constrained_ar(pair_of_models, 2400, true, [](SequenceSpec& s, Rng& rng, const Box&) {
-        use_speculative(s, random_speculative(rng));
-      });
+  const Outcome seen = expect_constrained_ar(
+      pair_of_models, 2400, true,
+      [](SequenceSpec& s, Rng& rng, const Box&) { use_speculative(s, random_speculative(rng)); });
   EXPECT_GT(seen.dead, 50);
   EXPECT_GT(seen.preempted, 50);
   EXPECT_GT(seen.drafted, 2000);

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 
+#include "tests/engine/text/test_data.h"
 
 namespace tandem {
 namespace {
@@ -18,8 +21,7 @@ constexpr Token kEnd = 256;  // of Tokenizer::bytes()
 class Grammar : public testing::Test {
  protected:
   std::shared_ptr<const Tokenizer> tokenizer_ = Tokenizer::bytes();
-  std::shared_ptr<const GrammarVocabulary> words_ =
-      *GrammarVocabulary::of(*tokenizer_, {kEnd});
+  std::shared_ptr<const GrammarVocabulary> words_ = *GrammarVocabulary::of(*tokenizer_, {kEnd});
 
   absl::StatusOr<GrammarMatcher> compile(Kind kind, std::string text, std::string whitespace = "") {
     return words_->compile({kind, std::move(text), std::move(whitespace)});
@@ -179,11 +181,11 @@ TEST_F(Grammar, NothingFollowsTheEnd) {
 }
 
 TEST_F(Grammar, ForcedTokensFollowTheGrammar) {
-  absl::StatusOr<GrammarMatcher> m = compile(
-      Kind::kJsonSchema,
-      R"({"type":"object","properties":{"name":{"type":"null"}},"required":["name"],
+  absl::StatusOr<GrammarMatcher> m =
+      compile(Kind::kJsonSchema,
+              R"({"type":"object","properties":{"name":{"type":"null"}},"required":["name"],
           "additionalProperties":false})",
-      "[ ]");
+              "[ ]");
   ASSERT_TRUE(m.ok()) << m.status();
   ASSERT_EQ(*m->advance(tokens("{\"")), 2U);
   const std::vector<Token> forced = m->forced();
@@ -206,7 +208,8 @@ TEST_F(Grammar, BombsAreRefusedOrBounded) {
   chain += "A1990: \"x\"\n";
   std::string wide = R"({"type":"object","properties":{)";
   for (int i = 0; i < 3000; ++i) {
-    wide += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":{\"type\":\"string\",\"maxLength\":9999}";
+    wide +=
+        (i ? ",\"k" : "\"k") + std::to_string(i) + "\":{\"type\":\"string\",\"maxLength\":9999}";
   }
   wide += "}}";
   const std::vector<std::pair<Kind, std::string>> bombs = {
@@ -246,6 +249,51 @@ TEST_F(Grammar, BombsAreRefusedOrBounded) {
       while (t < kEnd && !has(bits, t)) ++t;
       if (t == kEnd) break;
       if (!m->advance(std::vector<Token>{t}).ok()) break;
+    }
+  }
+}
+
+// Random legal tokens of real tokenizers, with byte fallback and special tokens: every text is JSON
+// of the schema, and forced tokens are legal.
+TEST(GrammarTokenizers, RandomWalksSatisfyTheSchema) {
+  const GrammarSpec spec{Kind::kJsonSchema, R"({"type":"object","properties":{
+      "name":{"type":"string","maxLength":6},"flags":{"type":"array","items":{"type":"boolean"},
+      "maxItems":3},"n":{"type":"integer","minimum":-5,"maximum":99}},
+      "required":["name","flags","n"],"additionalProperties":false})",
+                         "[ ]?"};
+  std::mt19937_64 rng(1);
+  for (const char* name : {"gpt2", "llama3", "llama2", "t5"}) {
+    const auto tokenizer = test::golden_tokenizer(name);
+    Token end = tokenizer->vocab_size() - 1;
+    while (end > 0 && !tokenizer->is_special(end)) --end;
+    const auto words = *GrammarVocabulary::of(*tokenizer, {end});
+    const absl::StatusOr<GrammarMatcher> start = words->compile(spec);
+    ASSERT_TRUE(start.ok()) << start.status();
+    for (int walk = 0; walk < 20; ++walk) {
+      GrammarMatcher m = *start->copy();
+      std::vector<uint32_t> bits(words->mask_words());
+      std::string text;
+      for (int step = 0;; ++step) {
+        ASSERT_LT(step, 400);
+        ASSERT_TRUE(m.mask(bits).ok());
+        std::vector<Token> legal;
+        for (Token t = 0; t < tokenizer->vocab_size(); ++t) {
+          if (bits[static_cast<size_t>(t) / 32] >> (t % 32) & 1) legal.push_back(t);
+        }
+        ASSERT_FALSE(legal.empty()) << name << ": " << text;
+        const std::vector<Token> forced = m.forced();
+        if (!forced.empty()) EXPECT_EQ(*m.validate(forced), forced.size());
+        const Token t = legal[rng() % legal.size()];
+        if (t == end) break;
+        EXPECT_FALSE(tokenizer->is_special(t)) << name << ": " << t;
+        ASSERT_EQ(*m.advance(std::vector<Token>{t}), 1U);
+        text += tokenizer->token_bytes(t);
+      }
+      const auto json = nlohmann::json::parse(text, nullptr, false);
+      ASSERT_TRUE(json.is_object()) << name << ": " << text;
+      EXPECT_EQ(json.size(), 3U) << text;
+      EXPECT_LE(json["flags"].size(), 3U) << text;
+      EXPECT_LE(json["n"].get<int>(), 99) << text;
     }
   }
 }

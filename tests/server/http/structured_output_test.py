@@ -40,7 +40,9 @@ def complete(client, constraint, prompt="x", tandem=None, **fields):
 
 
 def as_response_format(schema):
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
+    return {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    }
 
 
 @pytest.mark.parametrize("temperature", [0, 0.8])
@@ -52,7 +54,9 @@ def test_answers_of_every_method_satisfy_the_schema_and_are_equal(client, temper
             tandem = {"bild": EXACT_BILD} if method == "bild" else {"method": method}
             if exact:
                 tandem["contract"] = "exact"
-            answer = complete(client, as_response_format(SCHEMA), prompt, tandem, temperature=temperature)
+            answer = complete(
+                client, as_response_format(SCHEMA), prompt, tandem, temperature=temperature
+            )
             choice = answer.choices[0]
             assert choice.finish_reason == "stop" and answer.tandem["constraint_satisfied"] is True
             jsonschema.validate(json.loads(choice.text), SCHEMA)
@@ -79,6 +83,7 @@ def test_every_name_of_a_schema(client, constraint):
 
 def test_other_constraints(client):
     for name in ("structured_outputs", ""):
+
         def named(member, value):
             return {name: {member: value}} if name else {f"guided_{member}": value}
 
@@ -86,7 +91,10 @@ def test_other_constraints(client):
         assert complete(client, named("regex", "[0-9]{4}-[0-9]{2}")).choices[0].text[4] == "-"
         assert complete(client, named("grammar", 'start: "a" "b"~3')).choices[0].text == "abbb"
     assert complete(client, {"grammar": 'root ::= "x" ("y" | "z"){2}'}).choices[0].text[0] == "x"
-    tag = {"triggers": ["<"], "structures": [{"begin": "<", "schema": {"type": "null"}, "end": ">"}]}
+    tag = {
+        "triggers": ["<"],
+        "structures": [{"begin": "<", "schema": {"type": "null"}, "end": ">"}],
+    }
     for constraint in (
         {"structured_outputs": {"structural_tag": json.dumps(tag)}},
         {"response_format": {"type": "structural_tag", **tag}},
@@ -162,7 +170,9 @@ def test_bombs_delay_no_other_client(client):
     def stream_on():
         for _ in range(12):
             before = time.monotonic()
-            for _ in client.completions.create(model="fake", prompt="x", max_tokens=200, stream=True):
+            for _ in client.completions.create(
+                model="fake", prompt="x", max_tokens=200, stream=True
+            ):
                 now = time.monotonic()
                 gaps.append(now - before)
                 before = now

@@ -65,8 +65,7 @@ TEST(OpenAiConstraint, NamesOfOtherServers) {
   EXPECT_EQ(constraint_of(R"("guided_regex":"a")"), "regex: \"a\" ");
   EXPECT_EQ(constraint_of(R"("guided_grammar":"a")"), "grammar: \"a\" ");
   EXPECT_EQ(constraint_of(R"("json_schema":{})"), "json_schema: \"{}\" ");
-  EXPECT_EQ(constraint_of(R"("grammar":"root ::= \"a\"")"),
-            "grammar: \"root ::= \\\"a\\\"\" ");
+  EXPECT_EQ(constraint_of(R"("grammar":"root ::= \"a\"")"), "grammar: \"root ::= \\\"a\\\"\" ");
   EXPECT_EQ(constraint_of(R"("grammar":"")"), "") << "llama.cpp's default";
 }
 
