@@ -82,11 +82,10 @@ def test_every_name_of_a_schema(client, constraint):
 
 
 def test_other_constraints(client):
-    for name in ("structured_outputs", ""):
-
-        def named(member, value):
-            return {name: {member: value}} if name else {f"guided_{member}": value}
-
+    for named in (
+        lambda member, value: {"structured_outputs": {member: value}},
+        lambda member, value: {f"guided_{member}": value},
+    ):
         assert complete(client, named("choice", ["no", "not"])).choices[0].text in ("no", "not")
         assert complete(client, named("regex", "[0-9]{4}-[0-9]{2}")).choices[0].text[4] == "-"
         assert complete(client, named("grammar", 'start: "a" "b"~3')).choices[0].text == "abbb"
