@@ -19,7 +19,7 @@ struct Look {
   const char* name;
   const char* colour;  // empty: none
 };
-constexpr std::array<Look, 9> kLooks = {{
+constexpr std::array<Look, 10> kLooks = {{
     {Origin::kSmall, "small, kept", "\x1b[32m"},
     {Origin::kUnchecked, "small, unchecked", "\x1b[33m"},
     {Origin::kNgram, "n-gram, kept", "\x1b[36m"},
@@ -27,6 +27,7 @@ constexpr std::array<Look, 9> kLooks = {{
     {Origin::kMask2, "mask 2, kept", "\x1b[36m"},
     {Origin::kMask3, "later masks, kept", "\x1b[94m"},
     {Origin::kOther, "draft, kept", "\x1b[34m"},
+    {Origin::kGrammar, "grammar, kept", "\x1b[90m"},
     {Origin::kCorrected, "corrected", "\x1b[35m"},
     {Origin::kLarge, "large", ""},
 }};
@@ -60,6 +61,8 @@ Origin origin_of(const v1::Token& token) {
                                            : Origin::kMask3;
     case v1::SOURCE_EARLY_HEAD:
       return Origin::kOther;
+    case v1::SOURCE_GRAMMAR:
+      return Origin::kGrammar;
     default:
       return Origin::kLarge;
   }

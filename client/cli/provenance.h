@@ -20,6 +20,7 @@ enum class Origin : uint8_t {
   kMask2,      // by the second mask
   kMask3,      // by a later mask
   kOther,      // by an early head, accepted
+  kGrammar,    // the only text that the constraint allows
   kCorrected,  // by the large model, in place of a rejected proposal
 };
 Origin origin_of(const v1::Token& token);
