@@ -15,8 +15,9 @@
 
 namespace tandem {
 
-Engine::Impl::Impl(EngineConfig c)
+Engine::Impl::Impl(EngineConfig c, std::shared_ptr<MemoryAccount> account)
     : config(std::move(c)),
+      memory(std::move(account)),
       budget(config.limits, &metrics),
       quotas(config.limits, &clock),
       text(std::max(1, config.text_threads)),
@@ -146,8 +147,9 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() { impl_->draining.store(true); }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::create(
-    EngineConfig config, const std::function<void(absl::string_view)>& progress) {
-  auto impl = std::make_unique<Impl>(std::move(config));
+    EngineConfig config, const std::function<void(absl::string_view)>& progress,
+    std::shared_ptr<MemoryAccount> memory) {
+  auto impl = std::make_unique<Impl>(std::move(config), std::move(memory));
   TANDEM_RETURN_IF_ERROR(impl->start(progress));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

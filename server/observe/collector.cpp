@@ -390,6 +390,14 @@ std::vector<MetricFamily> edge_families(const EdgeStats& now) {
       now.calls_refused);
   add("log_dropped_total", "Log lines dropped because the log was not read.", MetricType::Counter,
       now.log_lines_dropped);
+  add("memory_bytes", "Memory of calls, charged to their clients.", MetricType::Gauge,
+      now.memory_bytes);
+  add("memory_peak_bytes", "Largest value of tandem_memory_bytes since start.", MetricType::Gauge,
+      now.memory_peak_bytes);
+  add("memory_limit_bytes", "Limit of tandem_memory_bytes (from server.memory_bytes).",
+      MetricType::Gauge, now.memory_limit_bytes);
+  add("memory_refused_total", "Charges of memory refused at a limit.", MetricType::Counter,
+      now.memory_refused);
   add("spans_exported_total", "Spans delivered to the collector (server.otlp).",
       MetricType::Counter, now.spans_exported);
   add("traces_dropped_total",

@@ -236,6 +236,12 @@ def test_what_passes_and_what_does_not(proxied, api):
         client.channel.unary_unary(service)(b"", timeout=60)
     assert reflection.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
+    stub = client.stub.Complete
+    with pytest.raises(grpc.RpcError) as compressed:
+        stub(client.request(), timeout=60, compression=grpc.Compression.Gzip)
+    assert compressed.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "identity" in compressed.value.details()
+
     status, body = proxy.get("/v1/models")
     assert status == 200
     assert {model["id"] for model in json.loads(body)["data"]} == {"fake", "slow"}

@@ -64,14 +64,17 @@ struct Site {
   std::unique_ptr<Call> call;
   std::vector<std::unique_ptr<Call>> others;
   std::promise<void> came;
+  MemoryAccount account;
   std::unique_ptr<HttpServer> server;
   std::unique_ptr<Acceptor> acceptor;
 
-  explicit Site(HttpServer::Bounds bounds = {}) {
+  explicit Site(HttpServer::Bounds bounds = {}, int64_t memory = 1 << 30) : account(memory) {
     server = std::make_unique<HttpServer>(
         bounds,
         HttpServer::Handlers{[this](const std::shared_ptr<HttpExchange>& e) { on_request(e); },
-                             [](int status) { return "error " + std::to_string(status); }});
+                             [](int status) { return "error " + std::to_string(status); }, nullptr},
+        &account);
+    server->start();
     acceptor = std::make_unique<Acceptor>(*listen_on("test", "127.0.0.1:0"),
                                           Acceptor::Bounds{1000, 1000}, std::chrono::seconds(20));
     acceptor->start([this](int, int fd) { server->add_connection(fd); });
@@ -166,13 +169,12 @@ TEST(HttpServer, ClosesConnectionsThatSendNothing) {
 
 TEST(HttpServer, RefusesWhatIsTooMuch) {
   HttpServer::Bounds bounds;
-  bounds.body_bytes = 100;
-  bounds.held_bytes = 64;
-  const Site site(bounds);
-  EXPECT_THAT(site.ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 101\r\n\r\n"),
+  bounds.body_bytes = 10'000;
+  const Site site(bounds, /*memory=*/16 << 10);  // a host may hold 12 KiB, and a client 8 KiB
+  EXPECT_THAT(site.ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10001\r\n\r\n"),
               StartsWith("HTTP/1.1 413 "));
-  const std::string many = site.ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 90\r\n\r\n" +
-                                    std::string(90, 'x'));
+  const std::string many =
+      site.ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 9000\r\n\r\n");
   EXPECT_THAT(many, StartsWith("HTTP/1.1 429 "));
   EXPECT_THAT(many, HasSubstr("Retry-After: 1\r\n"));
   EXPECT_THAT(site.ask("nonsense\r\n"), StartsWith("HTTP/1.1 400 "));

@@ -62,7 +62,8 @@ std::string first_trouble(ServerState* state, grpc::Server* server, const Accept
 TEST(Monitor, OutlivesALackOfFiles) {
   quiet_log();
   ServerState state{ServerConfig{}};
-  HealthService health([] { return std::map<std::string, bool>{{"", true}}; }, &state.health_calls);
+  HealthService health([] { return std::map<std::string, bool>{{"", true}}; }, &state.health_calls,
+                       &state.timeouts);
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials());
   builder.RegisterService(&health);
