@@ -147,7 +147,7 @@ class Trainer:
         return self.budget.progress(self.state.step, self.state.seconds)
 
     def save(self) -> None:
-        """Writes a checkpoint from which a later run goes on; a half-written one never gets its name."""
+        """Writes a checkpoint from which a later run resumes, atomically."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         new = self.file.with_suffix(".new")
         torch.save(
@@ -251,7 +251,7 @@ def train(trainer: Trainer, held_out: dict[str, list[Pair]]) -> bool:
 
 
 def export(model: T5ForConditionalGeneration, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes a Hugging Face model directory with bfloat16 weights; `model` is left as it is."""
+    """Writes a Hugging Face model directory with bfloat16 weights; `model` stays unchanged."""
     folder.mkdir(parents=True, exist_ok=True)
     shipped = T5ForConditionalGeneration(model.config)
     shipped.load_state_dict(model.state_dict())

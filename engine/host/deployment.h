@@ -39,7 +39,7 @@ struct Deployment {
   std::map<std::string, Series*> series;             // by method
   std::vector<std::string> notices;                  // for the operator, a line each
   std::function<bool(DeviceId)> lost;  // has the device failed for good? Thread-safe; null: never
-  // Ids that may be fed and drawn: [0, vocab_size). Ids above are padding. The vocabulary that a
+  // Token ids of inputs and outputs: [0, vocab_size). Ids above are padding. The vocabulary that a
   // pair shares, else the large model's.
   int vocab_size = 0;
   int small_vocab_size = 0;  // likewise of the small model

@@ -4,13 +4,19 @@
 #include <utility>
 
 #include "engine/base/status.h"
+#include "server/grpc/call_memory.h"
 #include "server/grpc/request_from_proto.h"
 #include "server/http/openai_api.h"
+#include "server/openai/json_text.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kMaxJoinedBytes = 256 << 10;
+// Text with room to grow, and the complete JSON.
+constexpr int64_t kCopiesOfAnswer = 3;
+constexpr int64_t kAnswerStep = 4 << 10;  // of the charge of an answer
+constexpr size_t kTurnBytes = 4 << 10;    // the cost of a request, in addition to its body
 
 const char* name_of(openai::Kind kind) {
   return kind == openai::Kind::kChat ? "openai/chat/completions" : "openai/completions";
@@ -65,40 +71,55 @@ class OpenAiCall::EngineSink final : public BatchSink {
 };
 
 OpenAiCall::OpenAiCall(openai::Kind kind, ServerState& state, HttpServer& server,
-                       std::shared_ptr<HttpExchange> exchange)
+                       ClientTurns& turns, std::shared_ptr<HttpExchange> exchange)
     : kind_(kind),
       server_(server),
+      turns_(turns),
       exchange_(std::move(exchange)),
       created_(unix_time()),
       out_({state.config.max_unread_bytes, state.config.max_unread_tokens, kMaxJoinedBytes}, this),
       record_(state) {}
 
-void OpenAiCall::start(openai::Kind kind, ServerState& state, HttpServer& server, Worker& worker,
-                       std::shared_ptr<HttpExchange> exchange) {
-  const std::shared_ptr<OpenAiCall> call(new OpenAiCall(kind, state, server, std::move(exchange)));
+void OpenAiCall::start(openai::Kind kind, ServerState& state, HttpServer& server,
+                       ClientTurns& turns, std::shared_ptr<HttpExchange> exchange) {
+  const std::shared_ptr<OpenAiCall> call(
+      new OpenAiCall(kind, state, server, turns, std::move(exchange)));
   call->self_ = call;
   const HttpExchange& from = *call->exchange_;
   call->record_.info =
       begin_call(name_of(kind), state, from.peer, from.message.header("authorization"),
                  from.message.header("traceparent"));
   call->exchange_->listen(call.get());
-  const absl::Status entered = state.calls.enter(from.peer);
+  absl::Status entered = state.calls.enter(from.peer);
   call->entered_ = entered.ok();
-  if (!entered.ok()) return call->on_failed(entered);
-  worker.post([call] { call->parse(); });
+  if (entered.ok()) entered = call->charge_answer();
+  if (!entered.ok()) return call->parse(entered);
+  const auto cost = static_cast<int64_t>(from.message.body.size() + kTurnBytes);
+  call->turn_number_ = turns.enter(from.client, cost,
+                                   [call](const absl::Status& turn) { call->parse(turn); });
 }
 
-// --- Worker's thread
+absl::Status OpenAiCall::charge_answer() {
+  TANDEM_ASSIGN_OR_RETURN(answer_charge_, charge_call(record_.state, record_.info, 0));
+  return absl::OkStatus();
+}
 
-void OpenAiCall::parse() {
-  const absl::Status status = submit();
-  if (!status.ok()) on_failed(status);
+// --- A thread of `turns_`
+
+void OpenAiCall::parse(const absl::Status& turn) {
+  const absl::Status status = turn.ok() ? submit() : turn;
+  if (status.ok()) return;
+  exchange_->drop_body();
+  on_failed(status);
 }
 
 absl::Status OpenAiCall::submit() {
+  if (gone_.load()) return no_request();
   TANDEM_RETURN_IF_ERROR(record_.info.authenticated);
-  auto read = openai::request_from(kind_, exchange_->message.body);
-  exchange_->message.body = {};
+  const std::string& body = exchange_->message.body;
+  TANDEM_RETURN_IF_ERROR(
+      exchange_->charge.try_resize(exchange_->charge.bytes() + openai::parse_memory(body)));
+  auto read = openai::request_from(kind_, body);
   if (!read.ok()) return read.status();
   openai::Request& request = *read;
   names_ = request.names;
@@ -131,6 +152,7 @@ absl::Status OpenAiCall::submit() {
   } else {
     answer_.emplace(head_, batch_->choices());
   }
+  exchange_->drop_body();  // the engine charges what it holds
   batch_->start();
   out_.attach();
   return absl::OkStatus();
@@ -183,12 +205,19 @@ void OpenAiCall::on_chunk(Chunk event) {
 }
 
 void OpenAiCall::check_answer() {
-  const absl::Status fits =
+  absl::Status fits =
       check_response_size(answer_->bytes(), record_.state.config.max_send_bytes);
+  if (fits.ok()) fits = charge_answer(kCopiesOfAnswer * static_cast<int64_t>(answer_->bytes()));
   if (fits.ok()) return;
   too_long_ = true;
   answer_.reset();
   on_failed(fits);
+}
+
+// In steps, because a short answer grows with every token.
+absl::Status OpenAiCall::charge_answer(int64_t bytes) {
+  if (bytes <= answer_charge_.bytes()) return absl::OkStatus();
+  return answer_charge_.try_resize(bytes + std::max(kAnswerStep, bytes / 4));
 }
 
 void OpenAiCall::on_finished(const Finished& event) {
@@ -272,11 +301,14 @@ void OpenAiCall::written(bool ok) {
 void OpenAiCall::closed() {
   if (std::exchange(done_, true)) return;
   const std::shared_ptr<OpenAiCall> call = self_;
+  gone_.store(true);
+  turns_.cancel(turn_number_, no_request());
   out_.done(/*cancel=*/true);
 }
 
 void OpenAiCall::release() {
   exchange_->listen(nullptr);
+  answer_charge_.release();
   if (entered_) record_.state.calls.leave(record_.info.peer);
   self_.reset();
 }

@@ -1,17 +1,20 @@
 // A completion of the OpenAI-compatible API: performs the decisions of StreamOut over HTTP. A
 // response that is not streamed is a stream of one item.
 //
-// Starts with a complete request on the HTTP server's thread. The request is parsed on a worker,
-// where a long request delays no stream. The object owns itself until its response is sent; the
-// sink shares it until the request's last event.
+// Starts with a complete request on the HTTP server's thread. The request is parsed on another
+// thread, in turns with those of other clients; if its client leaves before its turn, it is dropped
+// at once. The object owns itself until its response is sent; the sink shares it until the
+// request's last event.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/async/worker.h"
+#include "engine/base/memory_account.h"
+#include "server/edge/client_turns.h"
 #include "server/edge/http_server.h"
 #include "server/edge/stream_out.h"
 #include "server/grpc/call_record.h"
@@ -43,23 +46,25 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
                          private HttpExchange::Listener {
  public:
   // On the HTTP server's thread. All arguments outlive the call.
-  static void start(openai::Kind kind, ServerState& state, HttpServer& server, Worker& worker,
+  static void start(openai::Kind kind, ServerState& state, HttpServer& server, ClientTurns& turns,
                     std::shared_ptr<HttpExchange> exchange);
 
  private:
   class EngineSink;
-  struct Turn final : HttpServer::Work {
-    explicit Turn(OpenAiCall* c) : call(c) {}
+  struct Output final : HttpServer::Work {
+    explicit Output(OpenAiCall* c) : call(c) {}
     void work() override { call->out_.work(); }
     OpenAiCall* const call;
   };
 
-  OpenAiCall(openai::Kind kind, ServerState& state, HttpServer& server,
+  OpenAiCall(openai::Kind kind, ServerState& state, HttpServer& server, ClientTurns& turns,
              std::shared_ptr<HttpExchange> exchange);
 
-  // On the worker's thread:
-  void parse();
+  // On a thread of `turns_`. `turn`: not OK if the request is dropped before its turn.
+  void parse(const absl::Status& turn);
   absl::Status submit();
+  absl::Status charge_answer();               // begins the charge
+  absl::Status charge_answer(int64_t bytes);  // on the engine's thread
 
   // Events of the engine:
   void on_started(int prompt, const Started& event);
@@ -78,10 +83,11 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   void begin_stream();
 
   // StreamPort:
-  void post() override { server_.post(&turn_); }
+  void post() override { server_.post(&output_); }
   void pause() override { batch_->pause(); }
   void resume() override { batch_->resume(); }
   void cancel() override { batch_->cancel(); }
+  void hold(int64_t bytes) override { answer_charge_.resize(bytes); }
   void write(OpenAiItem item) override;
   void write_last(OpenAiItem item) override;
   void finish(const absl::Status& status) override;
@@ -89,10 +95,13 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
 
   const openai::Kind kind_;
   HttpServer& server_;
+  ClientTurns& turns_;
+  uint64_t turn_number_ = 0;        // in `turns_`
+  std::atomic<bool> gone_ = false;  // the client has left
   const std::shared_ptr<HttpExchange> exchange_;
   const int64_t created_;
   std::shared_ptr<OpenAiCall> self_;  // until released
-  Turn turn_{this};
+  Output output_{this};
   StreamOut<OpenAiItem> out_;
   bool entered_ = false;    // counted in state.calls
   bool finishing_ = false;  // on the server's thread: the end of the response is being sent
@@ -106,8 +115,9 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   openai::Head head_;
   std::optional<openai::Events> events_;
   std::optional<openai::Answer> answer_;    // unless streamed
+  MemoryAccount::Charge answer_charge_;     // until it is written
   int64_t prompt_tokens_ = 0;               // of prompts whose first choice has finished
-  bool too_long_ = false;                   // the response is too long, and the request still runs
+  bool too_long_ = false;                   // the response does not fit, and the request still runs
   std::shared_ptr<CompletionBatch> batch_;  // set before out_.attach()
 };
 

@@ -90,6 +90,7 @@ void message_from(absl::string_view object, const std::string& path, v1::ChatMes
   out->set_tool_call_id(in.string("tool_call_id").value_or(""));
   int index = 0;
   for (const absl::string_view call : in.array("tool_calls")) {
+    if (wrong->full()) break;
     out->add_tool_calls(
         tool_call_of(call, absl::StrCat(in.path("tool_calls"), "[", index++, "]"), wrong));
   }
@@ -126,7 +127,7 @@ void chat_from(Fields* in, v1::Chat* out, Violations* wrong) {
     wrong->add(out_of_range("messages", absl::StrCat(messages.size(), " of them"),
                             absl::StrCat("1 to ", kMaxMessages)));
   }
-  for (size_t i = 0; i < std::min(messages.size(), kMaxMessages); ++i) {
+  for (size_t i = 0; i < std::min(messages.size(), kMaxMessages) && !wrong->full(); ++i) {
     const std::string path = absl::StrCat("messages[", i, "]");
     if (kind_of(messages[i]) != JsonKind::kObject) {
       wrong->add(out_of_range(path, kind_name(kind_of(messages[i])), "an object"));

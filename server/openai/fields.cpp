@@ -54,6 +54,7 @@ void Fields::add_members(absl::string_view object) {
   for (size_t i = 1; i < entries_.size(); ++i) {
     const std::string& name = entries_[i].member.name;
     if (entries_[i - 1].member.name == name) {
+      if (wrong_.full()) break;
       wrong_.add(out_of_range(this->path(name), "given twice", "once"));
     }
   }
@@ -149,6 +150,7 @@ void Fields::only(absl::string_view name, absl::string_view neutral) {
 void Fields::end() {
   for (const Entry& entry : entries_) {
     if (entry.read || kind_of(entry.member.value) == JsonKind::kNull) continue;
+    if (wrong_.full()) return;
     wrong_.add(wrong_field(path(entry.member.name),
                            "unknown field; docs/http_fields.md lists all fields"));
   }

@@ -304,10 +304,7 @@ std::string new_name(absl::string_view field, Kind kind, const FieldNames& names
 }  // namespace
 
 absl::StatusOr<Request> request_from(Kind kind, const std::string& body) {
-  if (!is_json(body) || !is_kind(body, JsonKind::kObject)) {
-    return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
-                        "one JSON object");
-  }
+  TANDEM_RETURN_IF_ERROR(check_json_object(body));
   Request out;
   out.kind = kind;
   Violations wrong;

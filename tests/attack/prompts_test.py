@@ -11,7 +11,7 @@ FAT = "lorem ipsum " * (4_000_000 // 12)  # about as much as one message may hol
 WIDE = 'models { name: "wide" fake { max_positions: 262144 } }\n'
 
 
-def test_fat_prompts_are_refused_by_their_size(attack):
+def test_long_prompts_are_refused_by_their_size(attack):
     target = attack()
     with target.bystander():
         clients = [target.client() for _ in range(4)]

@@ -77,7 +77,7 @@ def test_compare_shows_what_differs(tandem):
     assert first["stats"]["large_passes"] > second["stats"]["large_passes"]
 
 
-def test_compare_shows_a_method_that_fails_and_goes_on(tandem):
+def test_compare_shows_a_method_that_fails_and_continues(tandem):
     args = ("compare", "ab", "--model=pair", "--max-new-tokens=8", "--ignore-eos")
     args += ("--methods=bita,autoregressive,speculative",)
     run = tandem(*args)

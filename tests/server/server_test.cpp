@@ -492,7 +492,7 @@ TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   EXPECT_TRUE(pair->components(0).batch_invariant());
 }
 
-TEST(Server, BadRequestsAreRefusedAndServingGoesOn) {
+TEST(Server, BadRequestsAreRefusedAndServingContinues) {
   Harness h;
   const auto refused = [&](const std::function<void(v1::GenerateRequest*)>& change,
                            const std::string& part) {

@@ -96,7 +96,7 @@ class AsyncClient:
         messages: Sequence[Message] | None = None,
         **options: Unpack[request.Options],
     ) -> AsyncIterator[Chunk]:
-        """The text as it is made."""
+        """Yields chunks of text as they arrive."""
         async for event in self.events(model, prompt, messages=messages, **options):
             if isinstance(event, Chunk):
                 yield event

@@ -97,7 +97,7 @@ class Client:
         messages: Sequence[Message] | None = None,
         **options: Unpack[request.Options],
     ) -> Iterator[Chunk]:
-        """The text as it is made."""
+        """Yields chunks of text as they arrive."""
         for event in self.events(model, prompt, messages=messages, **options):
             if isinstance(event, Chunk):
                 yield event

@@ -60,6 +60,7 @@ struct GenerateRequest {
   std::string model;       // deployment name
   std::string request_id;  // the client's; empty: the engine makes one
   std::string client;      // for fairness and logs: authenticated identity, or peer address
+  std::string host;        // for limits of memory; may be empty
   Prompt prompt;
   bool add_special_tokens = true;                 // text prompts only
   bool skip_special_tokens = true;                // in the output text
@@ -137,6 +138,7 @@ struct ScoreRequest {
   std::string model;
   std::string request_id;
   std::string client;
+  std::string host;
   Prompt prompt;  // context; scored too when `score_prompt`
   std::variant<std::string, std::vector<Token>> continuation;  // may be empty with score_prompt
   bool score_prompt = false;
@@ -150,6 +152,7 @@ struct ScoreRequest {
 struct TokenizeRequest {
   std::string model;
   std::string client;
+  std::string host;
   Prompt prompt;
   bool add_special_tokens = true;
   TimePoint deadline = kNever;
@@ -157,6 +160,7 @@ struct TokenizeRequest {
 struct DetokenizeRequest {
   std::string model;
   std::string client;
+  std::string host;
   std::vector<int64_t> token_ids;
   bool skip_special_tokens = true;
   TimePoint deadline = kNever;

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <mutex>
 #include <span>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "engine/base/mutex.h"
 #include "engine/text/stream_decoder.h"
 
 namespace tandem {
@@ -48,13 +49,16 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
     const int index;
     StreamDecoder decoder;
     StopMatcher stops;
-    std::vector<Emitted> taken;        // text thread; swaps memory with `arrived`
-    std::vector<Emitted> arrived;      // guarded by mutex_
-    std::unique_ptr<SequenceEnd> end;  // guarded by mutex_
+    std::vector<Emitted> taken;  // text thread; swaps memory with Arrived::tokens
+  };
+  // What a choice has produced since the last job.
+  struct Arrived {
+    std::vector<Emitted> tokens;
+    std::unique_ptr<SequenceEnd> end;
   };
 
-  // Posts a job, unless one is posted already. REQUIRES: mutex_ is held.
-  void schedule_locked();
+  // Posts a job, unless one is posted already.
+  void schedule_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run();
   void deliver(Choice& choice, const std::vector<Emitted>& tokens,
                std::unique_ptr<SequenceEnd> end);
@@ -68,10 +72,11 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
   size_t left_;          // choices that have not ended; text thread
   bool failed_ = false;  // the sink gets no more events; text thread
 
-  std::mutex mutex_;
-  bool scheduled_ = false;  // guarded by mutex_
-  bool admitted_ = false;   // guarded by mutex_
-  bool started_ = false;    // text thread
+  Mutex mutex_;
+  std::vector<Arrived> arrived_ ABSL_GUARDED_BY(mutex_);  // by choice
+  bool scheduled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool started_ = false;  // text thread
 };
 
 RequestStream::Choice::Choice(RequestStream* of, int number)
@@ -86,14 +91,15 @@ RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices, std::sh
       plan_(std::move(plan)),
       sink_(std::move(sink)),
       ended_(std::move(ended)),
-      left_(static_cast<size_t>(choices)) {
+      left_(static_cast<size_t>(choices)),
+      arrived_(left_) {
   for (int i = 0; i < choices; ++i) choices_.push_back(std::make_unique<Choice>(this, i));
 }
 
 // --- Loop thread
 
 void RequestStream::Choice::on_admitted() {
-  const std::lock_guard lock(stream->mutex_);
+  const MutexLock lock(&stream->mutex_);
   if (std::exchange(stream->admitted_, true)) return;  // another choice came first
   if (stream->plan_.claims) stream->plan_.claims->admitted();
   stream->schedule_locked();
@@ -101,15 +107,16 @@ void RequestStream::Choice::on_admitted() {
 
 void RequestStream::Choice::on_tokens(std::span<Emitted> tokens) {
   stream->sink_->made(static_cast<int64_t>(tokens.size()));
-  const std::lock_guard lock(stream->mutex_);
+  const MutexLock lock(&stream->mutex_);
+  std::vector<Emitted>& arrived = stream->arrived_[static_cast<size_t>(index)].tokens;
   arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
                  std::make_move_iterator(tokens.end()));
   stream->schedule_locked();
 }
 
 void RequestStream::Choice::on_end(const SequenceEnd& how) {
-  const std::lock_guard lock(stream->mutex_);
-  end = std::make_unique<SequenceEnd>(how);
+  const MutexLock lock(&stream->mutex_);
+  stream->arrived_[static_cast<size_t>(index)].end = std::make_unique<SequenceEnd>(how);
   stream->schedule_locked();
 }
 
@@ -125,10 +132,11 @@ void RequestStream::run() {
     std::unique_ptr<SequenceEnd> end;
     bool start = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       start = admitted_ && !started_;
-      choice->taken.swap(choice->arrived);
-      end = std::move(choice->end);
+      Arrived& arrived = arrived_[static_cast<size_t>(choice->index)];
+      choice->taken.swap(arrived.tokens);
+      end = std::move(arrived.end);
     }
     if (start) {
       started_ = true;
@@ -137,11 +145,11 @@ void RequestStream::run() {
     deliver(*choice, choice->taken, std::move(end));
     choice->taken.clear();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   scheduled_ = false;
   // As a new job, so that one busy request does not hold a thread.
-  const bool more = std::any_of(choices_.begin(), choices_.end(), [](const auto& choice) {
-    return !choice->arrived.empty() || choice->end != nullptr;
+  const bool more = std::any_of(arrived_.begin(), arrived_.end(), [](const Arrived& arrived) {
+    return !arrived.tokens.empty() || arrived.end != nullptr;
   });
   if (more) schedule_locked();
 }

@@ -227,7 +227,7 @@ TEST(LoopPrefix, AMethodSaysWhichRowsItRuns) {
 
 // --- Memory
 
-TEST(LoopPrefix, CachedPagesMakeRoomForNewRows) {
+TEST(LoopPrefix, CachedPagesAreReclaimedForNewRows) {
   BoxOptions o;
   o.models[0].pool.pages = 10;
   Box box{o};

@@ -345,7 +345,7 @@ TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
   }
 }
 
-TEST(RequestFromProto, AllThatIsWrongIsToldAtOnce) {
+TEST(RequestFromProto, AllErrorsAreReportedAtOnce) {
   const auto refused = generate_request_from(proto(R"(
       request_id: "a b" chat { messages { role: "" } messages { role: "user" extra: "[]" } }
       truncate_prompt_tokens: 0 bild { fallback_threshold: 3 rollback_threshold: -1 window: 65 }

@@ -1,5 +1,5 @@
-"""The OpenAI door as OpenAI's own Python client sees it: sync, asyncio, streams, errors; and beside
-gRPC."""
+"""The HTTP API through OpenAI's Python client: sync, asyncio, streams, errors, and the same
+answers as gRPC."""
 
 import asyncio
 import json
@@ -16,15 +16,15 @@ PROMPT = "def fib(n):"
 
 
 @pytest.fixture(scope="module")
-def door(start_server):
+def http_server(start_server):
     server = start_server(None, "--openai=127.0.0.1:0")
     server.url = f"http://{server.ports['openai']}/v1"
     return server
 
 
 @pytest.fixture(scope="module")
-def client(door):
-    with openai.OpenAI(base_url=door.url, api_key="none", max_retries=0) as client:
+def client(http_server):
+    with openai.OpenAI(base_url=http_server.url, api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -115,13 +115,13 @@ def test_chats(client, has_template):
     assert text == message.content
 
 
-def test_asyncio_and_many_streams_at_once(door):
+def test_asyncio_and_many_streams_at_once(http_server):
     """200 streams run at the same time, on few threads; each gets its own text."""
 
     async def run():
         limits = openai.DefaultAsyncHttpxClient(timeout=120)
         async with openai.AsyncOpenAI(
-            base_url=door.url, api_key="none", max_retries=0, http_client=limits
+            base_url=http_server.url, api_key="none", max_retries=0, http_client=limits
         ) as client:
             streams = await asyncio.gather(
                 *(
@@ -146,7 +146,7 @@ def test_asyncio_and_many_streams_at_once(door):
     assert len(set(texts)) > 150
 
 
-def test_the_same_seed_gives_the_same_text_through_both_doors(client, door, tandem):
+def test_the_same_seed_gives_the_same_text_through_both_apis(client, http_server, tandem):
     for temperature in ("0", "1"):
         done = tandem(
             "generate",
@@ -156,7 +156,7 @@ def test_the_same_seed_gives_the_same_text_through_both_doors(client, door, tand
             f"--temperature={temperature}",
             "--seed=11",
             "--format=json",
-            address=door.grpc,
+            address=http_server.grpc,
         )
         assert done.returncode == 0, done.stderr
         by_grpc = json.loads(done.stdout)
@@ -233,7 +233,7 @@ def test_tokens_are_asked_for(start_server, tmp_path):
     assert "client=alice" in server.log_text()
 
 
-def test_a_full_server_says_when_to_come_back(start_server):
+def test_a_full_server_says_when_to_retry(start_server):
     server = start_server(
         'models { name: "slow" fake { pass_seconds: 0.05 } } limits { max_running: 1 max_waiting: 1 }',
         "--openai=127.0.0.1:0",
@@ -267,7 +267,7 @@ def test_an_answer_that_is_no_stream_has_a_bound(start_server):
         with pytest.raises(openai.BadRequestError) as error:
             complete(client, extra_body={"tandem": {"ignore_eos": True}}, **how)
         assert error.value.code == "answer_too_large"
-    assert server.stop() == 0, "the engine was told: nothing is left that a drain would wait for"
+    assert server.stop() == 0, "the engine was notified: a drain has nothing to wait for"
 
 
 def test_a_closed_connection_cancels(start_server):
@@ -341,10 +341,10 @@ def test_a_body_is_no_larger_than_what_one_host_may_hold(start_server):
     assert error.value.code == 400
 
 
-def test_other_types_and_paths_are_refused(door):
+def test_other_types_and_paths_are_refused(http_server):
     def post(path, content_type, method="POST"):
         request = urllib.request.Request(
-            f"{door.url}{path}", b"{}", {"Content-Type": content_type}, method=method
+            f"{http_server.url}{path}", b"{}", {"Content-Type": content_type}, method=method
         )
         with pytest.raises(urllib.error.HTTPError) as error:
             urllib.request.urlopen(request)

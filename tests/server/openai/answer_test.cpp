@@ -141,7 +141,7 @@ TEST(OpenAiAnswer, AChatIsStreamed) {
   EXPECT_TRUE(all[6].is_null());
 }
 
-TEST(OpenAiAnswer, OffsetsOfACompletionGoOnFromChunkToChunk) {
+TEST(OpenAiAnswer, OffsetsOfACompletionContinueAcrossChunks) {
   Events events(head(Kind::kCompletion, true), 1, /*include_usage=*/false);
   EXPECT_EQ(events.started(kStarted), "");
   const auto token = from<v1::Token>(R"(text: "a\303\251" bytes: "a\303\251")");

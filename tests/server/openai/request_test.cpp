@@ -313,10 +313,10 @@ TEST(OpenAiRequest, RefusesByNameWhatIsOfAnotherType) {
 
 TEST(OpenAiRequest, ErrorsOfTheEngineGetOpenAisNames) {
   const auto name = [](const char* ours, Kind kind) {
-    const absl::Status told =
+    const absl::Status status =
         renamed(wrong_field(ours, "d"), kind,
                 {{"max_new_tokens", "max_completion_tokens"}, {"min_new_tokens", "min_tokens"}});
-    return violations_of(told)[0].field;
+    return violations_of(status)[0].field;
   };
   EXPECT_EQ(name("max_new_tokens", Kind::kChat), "max_completion_tokens");
   EXPECT_EQ(name("min_new_tokens", Kind::kChat), "min_tokens");
