@@ -123,11 +123,11 @@ void CompletionBatch::fill_in_the_middle(size_t family) {
     if (!tokens.ok()) return batch->fail(0, tokens.status());
     if (tokens->size() != 3) return batch->fill_in_the_middle(family + 1);
     const MiddleTokens& found = kMiddleTokens[family];
-    batch->generate(
-        0,
-        absl::StrCat(found.before_prefix, std::get<std::string>(std::exchange(batch->texts_[0], {})),
-                     found.before_suffix, batch->plan_.suffix, found.before_middle),
-        {});
+    batch->generate(0,
+                    absl::StrCat(found.before_prefix,
+                                 std::get<std::string>(std::exchange(batch->texts_[0], {})),
+                                 found.before_suffix, batch->plan_.suffix, found.before_middle),
+                    {});
   };
   make_request(0, [&] { return engine_->tokenize(std::move(request), done); });
 }

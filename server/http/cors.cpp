@@ -53,12 +53,12 @@ std::optional<HttpReply> preflight_reply(const std::vector<std::string>& allowed
   const bool preflight =
       head.method == "OPTIONS" && !head.header("access-control-request-method").empty();
   if (!preflight || !is_allowed(allowed, head.header("origin"))) return std::nullopt;
-  return HttpReply{204,
-                   {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                    {"Access-Control-Allow-Headers",
-                     names_in(head.header("access-control-request-headers"))},
-                    {"Access-Control-Max-Age", "600"}},
-                   ""};
+  return HttpReply{
+      204,
+      {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+       {"Access-Control-Allow-Headers", names_in(head.header("access-control-request-headers"))},
+       {"Access-Control-Max-Age", "600"}},
+      ""};
 }
 
 }  // namespace tandem

@@ -97,8 +97,8 @@ HttpServer::Bounds bounds_of(const ServerConfig& config, const MemoryAccount& ac
   out.connections = connections;
   out.head_bytes = static_cast<size_t>(config.max_metadata_bytes);
   // A larger body would get 429 for ever.
-  out.body_bytes = static_cast<size_t>(std::min<int64_t>(config.max_receive_bytes,
-                                                         account.client_limit() / kBodiesPerClient));
+  out.body_bytes = static_cast<size_t>(
+      std::min<int64_t>(config.max_receive_bytes, account.client_limit() / kBodiesPerClient));
   out.head_time = config.handshake_timeout;
   out.idle_time = config.max_connection_idle;
   out.end_time = config.stalled_stream;
@@ -130,8 +130,7 @@ OpenAiError openai_error(const absl::Status& status, const std::string& request_
 
 absl::StatusOr<std::unique_ptr<OpenAiApi>> OpenAiApi::start(const std::string& address,
                                                             Acceptor::Bounds bounds,
-                                                            ServerState& state,
-                                                            StatusPages pages) {
+                                                            ServerState& state, StatusPages pages) {
   TANDEM_ASSIGN_OR_RETURN(Listener listener, listen_on("openai", address));
   return std::unique_ptr<OpenAiApi>(
       new OpenAiApi(std::move(listener), bounds, state, std::move(pages)));
@@ -191,9 +190,8 @@ OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& st
 
 std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Route** route) const {
   const ServerConfig& config = state_.config;
-  if (const std::string host = head.header("host"); config.bearer_token_file.empty() &&
-                                                    is_loopback(config.openai) &&
-                                                    !is_local_name(host)) {
+  if (const std::string host = head.header("host");
+      config.bearer_token_file.empty() && is_loopback(config.openai) && !is_local_name(host)) {
     return refusal_of(
         with_reason(out_of_range("Host", quote_value(host),
                                  "localhost, 127.0.0.1 or [::1], because the server listens "
@@ -207,11 +205,11 @@ std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Ro
   if (*route == nullptr) {
     std::vector<std::string> all;
     for (const Route& known : kRoutes) all.push_back(absl::StrCat(known.method, " ", known.path));
-    return refusal_of(with_reason(absl::NotFoundError(absl::StrCat(quote_value(head.path),
-                                                                   ": unknown; allowed: ",
-                                                                   absl::StrJoin(all, ", "))),
-                                  "UNKNOWN_URL"),
-                      404);
+    return refusal_of(
+        with_reason(absl::NotFoundError(absl::StrCat(
+                        quote_value(head.path), ": unknown; allowed: ", absl::StrJoin(all, ", "))),
+                    "UNKNOWN_URL"),
+        404);
   }
   const char* const method = (*route)->method;
   if (head.method != method) {

@@ -3,8 +3,8 @@
 // tandem.v1 messages (openai/request.h) and then handled like those of gRPC. docs/http_api.md lists
 // the endpoints.
 //
-// A request is decided on its head: host, path, method, content type and token. Bodies are parsed on
-// a few threads, in turns by client. Endpoints without a body never wait for bodies.
+// A request is decided on its head: host, path, method, content type and token. Bodies are parsed
+// on a few threads, in turns by client. Endpoints without a body never wait for bodies.
 //
 // start() and close() are called on one thread.
 #pragma once

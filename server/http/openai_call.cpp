@@ -59,9 +59,7 @@ class OpenAiCall::EngineSink final : public BatchSink {
   }
   void chunk(Chunk event) override { call_->on_chunk(std::move(event)); }
   void finished(Finished event) override { call_->on_finished(event); }
-  void failed(const absl::Status& status) override {
-    call_->on_failed(call_->renamed(status));
-  }
+  void failed(const absl::Status& status) override { call_->on_failed(call_->renamed(status)); }
 
  private:
   const std::shared_ptr<OpenAiCall> call_;
@@ -85,17 +83,16 @@ void OpenAiCall::start(const char* name, openai::Kind kind, ServerState& state, 
   call->self_ = call;
   call->translation_ = std::move(translation);
   const HttpExchange& from = *call->exchange_;
-  call->record_.info =
-      begin_call(name, state, from.peer, credentials_of(from.message),
-                 from.message.header("traceparent"));
+  call->record_.info = begin_call(name, state, from.peer, credentials_of(from.message),
+                                  from.message.header("traceparent"));
   call->exchange_->listen(call.get());
   absl::Status entered = state.calls.enter(from.peer);
   call->entered_ = entered.ok();
   if (entered.ok()) entered = call->charge_answer();
   if (!entered.ok()) return call->parse(entered);
   const auto cost = static_cast<int64_t>(from.message.body.size() + kTurnBytes);
-  call->turn_number_ = turns.enter(from.client, cost,
-                                   [call](const absl::Status& turn) { call->parse(turn); });
+  call->turn_number_ =
+      turns.enter(from.client, cost, [call](const absl::Status& turn) { call->parse(turn); });
 }
 
 absl::Status OpenAiCall::charge_answer() {
@@ -218,8 +215,7 @@ void OpenAiCall::on_chunk(Chunk event) {
 }
 
 void OpenAiCall::check_answer() {
-  absl::Status fits =
-      check_response_size(answer_->bytes(), record_.state.config.max_send_bytes);
+  absl::Status fits = check_response_size(answer_->bytes(), record_.state.config.max_send_bytes);
   if (fits.ok()) fits = charge_answer(kCopiesOfAnswer * static_cast<int64_t>(answer_->bytes()));
   if (fits.ok()) return;
   too_long_ = true;
@@ -268,9 +264,8 @@ void OpenAiCall::end(const absl::Status& status, std::optional<OpenAiItem> last)
 // --- HTTP server's thread
 
 std::string OpenAiCall::render(const OpenAiItem& item) {
-  std::string events = item.choice < 0
-                           ? item.text
-                           : events_->chunk(item.choice, item.text, item.listed, item.count);
+  std::string events =
+      item.choice < 0 ? item.text : events_->chunk(item.choice, item.text, item.listed, item.count);
   return translation_ == nullptr ? events : translation_->events(events);
 }
 
@@ -308,9 +303,8 @@ void OpenAiCall::finish(const absl::Status& status) {
         error.status, error.headers,
         translation_ == nullptr ? error.body : translation_->error(error.body, error.status, id));
   }
-  exchange_->end(translation_ == nullptr
-                     ? openai::Events::error(error.body)
-                     : translation_->error_event(error.body, error.status, id));
+  exchange_->end(translation_ == nullptr ? openai::Events::error(error.body)
+                                         : translation_->error_event(error.body, error.status, id));
 }
 
 void OpenAiCall::written(bool ok) {

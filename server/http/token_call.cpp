@@ -49,8 +49,8 @@ void TokenCall::start(Kind kind, ServerState& state, HttpServer& server, ClientT
   call->entered_ = entered.ok();
   if (!entered.ok()) return call->end(entered);
   const auto cost = static_cast<int64_t>(from.message.body.size() + kTurnBytes);
-  call->turn_number_ = turns.enter(from.client, cost,
-                                   [call](const absl::Status& turn) { call->parse(turn); });
+  call->turn_number_ =
+      turns.enter(from.client, cost, [call](const absl::Status& turn) { call->parse(turn); });
 }
 
 void TokenCall::parse(const absl::Status& turn) {
@@ -69,8 +69,8 @@ absl::Status TokenCall::submit() {
     return detokenize(std::move(message));
   }
   TANDEM_ASSIGN_OR_RETURN(v1::TokenizeRequest message, kind_ == Kind::kTokenize
-                                                                 ? openai::tokenize_from(body)
-                                                                 : openai::count_tokens_from(body));
+                                                           ? openai::tokenize_from(body)
+                                                           : openai::count_tokens_from(body));
   return tokenize(std::move(message));
 }
 
@@ -91,11 +91,11 @@ absl::Status TokenCall::tokenize(v1::TokenizeRequest message) {
   request.client = record_.info.client;
   request.host = host_of(record_.info.peer);
   record_.summary.reached_engine = true;
-  const auto done = [call = shared_from_this(), model = message.model(),
-                     texts = message.return_token_texts()](
-                        const absl::StatusOr<std::vector<Token>>& tokens) {
-    call->on_tokens(model, texts, tokens);
-  };
+  const auto done =
+      [call = shared_from_this(), model = message.model(),
+       texts = message.return_token_texts()](const absl::StatusOr<std::vector<Token>>& tokens) {
+        call->on_tokens(model, texts, tokens);
+      };
   attach(engine_->tokenize(std::move(request), done));
   return absl::OkStatus();
 }
@@ -157,11 +157,11 @@ void TokenCall::end(const absl::StatusOr<std::string>& json) {
   if (!status.ok() && kind_ == Kind::kCountTokens) {
     error.body = openai::messages_error(error.body, error.status, id);
   }
-  PostedResponse::post(
-      server_, exchange_, status.ok() ? 200 : error.status,
-      status.ok() ? HttpHeaders{{"Content-Type", "application/json"}, {"X-Request-Id", id}}
-                  : error.headers,
-      status.ok() ? *json : error.body, std::move(self_));
+  PostedResponse::post(server_, exchange_, status.ok() ? 200 : error.status,
+                       status.ok()
+                           ? HttpHeaders{{"Content-Type", "application/json"}, {"X-Request-Id", id}}
+                           : error.headers,
+                       status.ok() ? *json : error.body, std::move(self_));
 }
 
 void TokenCall::closed() {

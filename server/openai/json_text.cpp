@@ -84,9 +84,7 @@ class JsonLimits final : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool /*value*/) override { return value(); }
   bool number_integer(number_integer_t /*value*/) override { return value(); }
   bool number_unsigned(number_unsigned_t /*value*/) override { return value(); }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override {
-    return value();
-  }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return value(); }
   bool string(string_t& /*value*/) override { return value(); }
   bool binary(binary_t& /*value*/) override { return value(); }
 
@@ -135,9 +133,10 @@ class JsonLimits final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool exceeded(absl::string_view what, size_t most, bool of_body) {
-    const bool plain = member_.size() <= 40 && std::all_of(member_.begin(), member_.end(), [](char c) {
-                         return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-                       });
+    const bool plain =
+        member_.size() <= 40 && std::all_of(member_.begin(), member_.end(), [](char c) {
+          return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+        });
     const std::string where = of_body || member_.empty() ? "body"
                               : plain                    ? member_
                                                          : quote_value(member_);
@@ -159,8 +158,7 @@ bool is_json(absl::string_view text) {
 
 absl::Status check_json_object(absl::string_view text) {
   JsonLimits limits;
-  const bool complete =
-      nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &limits);
+  const bool complete = nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &limits);
   if (!limits.status.ok()) return limits.status;
   if (complete && limits.is_object) return absl::OkStatus();
   return out_of_range("body", absl::StrCat(text.size(), " bytes that are not a JSON object"),

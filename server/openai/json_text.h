@@ -21,10 +21,10 @@ bool is_json(absl::string_view text);
 
 // Limits of the text of a request, checked in one pass before anything of it is kept.
 inline constexpr size_t kMaxJsonDepth = 128;
-inline constexpr size_t kMaxTopMembers = 256;          // of the outermost object
-inline constexpr size_t kMaxMembers = 4096;            // of any other object
+inline constexpr size_t kMaxTopMembers = 256;            // of the outermost object
+inline constexpr size_t kMaxMembers = 4096;              // of any other object
 inline constexpr size_t kMaxElements = size_t{1} << 20;  // of an array
-inline constexpr size_t kMaxNested = 16384;            // objects and arrays in one array
+inline constexpr size_t kMaxNested = 16384;              // objects and arrays in one array
 
 // INVALID_ARGUMENT unless the text is one JSON object within the limits. The error names the member
 // that exceeds one.

@@ -66,10 +66,10 @@ absl::StatusOr<v1::DetokenizeRequest> detokenize_from(const std::string& body) {
   for (const absl::string_view text : in.array("tokens")) {
     int32_t id = 0;
     if (kind_of(text) != JsonKind::kNumber || !absl::SimpleAtoi(text, &id)) {
-      wrong.add(out_of_range(absl::StrCat("tokens[", out.token_ids_size(), "]"),
-                             kind_of(text) == JsonKind::kNumber ? shown(text)
-                                                                : kind_name(kind_of(text)),
-                             "a token id"));
+      wrong.add(
+          out_of_range(absl::StrCat("tokens[", out.token_ids_size(), "]"),
+                       kind_of(text) == JsonKind::kNumber ? shown(text) : kind_name(kind_of(text)),
+                       "a token id"));
       break;
     }
     out.add_token_ids(id);
@@ -96,9 +96,12 @@ std::string tokenize_json(const std::vector<int32_t>& tokens, const std::vector<
                           int64_t context_length) {
   std::string strings = "null";
   if (texts != nullptr) {
-    strings = absl::StrCat("[", absl::StrJoin(*texts, ",", [](std::string* out, const std::string& text) {
-                             append_json_string(text, out);
-                           }), "]");
+    strings = absl::StrCat("[",
+                           absl::StrJoin(*texts, ",",
+                                         [](std::string* out, const std::string& text) {
+                                           append_json_string(text, out);
+                                         }),
+                           "]");
   }
   return absl::StrCat("{\"count\":", tokens.size(), ",\"max_model_len\":", context_length,
                       ",\"tokens\":[", absl::StrJoin(tokens, ","), "],\"token_strs\":", strings,
@@ -110,6 +113,8 @@ std::string detokenize_json(absl::string_view text) {
   return absl::StrCat("{\"prompt\":", json, ",\"content\":", json, "}");
 }
 
-std::string count_tokens_json(size_t tokens) { return absl::StrCat("{\"input_tokens\":", tokens, "}"); }
+std::string count_tokens_json(size_t tokens) {
+  return absl::StrCat("{\"input_tokens\":", tokens, "}");
+}
 
 }  // namespace tandem::openai

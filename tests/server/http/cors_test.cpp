@@ -20,7 +20,8 @@ TEST(Cors, OriginsHaveAHostAndNoPath) {
   for (const char* good : {"*", "https://a.example", "http://localhost:3000", "http://[::1]:80"}) {
     EXPECT_TRUE(is_origin(good)) << good;
   }
-  for (const char* bad : {"", "a.example", "https://", "https://a/b", "https://a\r\nX: y", "null"}) {
+  for (const char* bad :
+       {"", "a.example", "https://", "https://a/b", "https://a\r\nX: y", "null"}) {
     EXPECT_FALSE(is_origin(bad)) << bad;
   }
 }

@@ -63,8 +63,9 @@ TEST(JsonText, ObjectsAreCheckedAgainstTheLimits) {
   };
   EXPECT_EQ(error("{\"a\":[{\"b\":1}]}"), "");
   for (const char* bad : {"", "1", "[]", "{\"a\":1", "{\"a\":1}x", "{\"a\":\"\\ud800\"}"}) {
-    EXPECT_EQ(error(bad), absl::StrCat("body: ", std::string(bad).size(),
-                                       " bytes that are not a JSON object; allowed: one JSON object"));
+    EXPECT_EQ(error(bad),
+              absl::StrCat("body: ", std::string(bad).size(),
+                           " bytes that are not a JSON object; allowed: one JSON object"));
   }
   EXPECT_EQ(error("{" + list("\"\":0", kMaxTopMembers) + "}"), "");
   EXPECT_EQ(error("{" + list("\"\":0", kMaxTopMembers + 1) + "}"),

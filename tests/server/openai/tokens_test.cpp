@@ -71,7 +71,8 @@ TEST(Tokens, AnswersHaveTheFormsOfTheirApis) {
             json::parse(R"({"count":2,"max_model_len":9,"tokens":[5,6],"token_strs":null})"));
   const std::vector<std::string> texts = {"a", "\""};
   EXPECT_EQ(json::parse(tokenize_json({5, 6}, &texts, 9))["token_strs"], json(texts));
-  EXPECT_EQ(json::parse(detokenize_json("a\n")), json::parse(R"({"prompt":"a\n","content":"a\n"})"));
+  EXPECT_EQ(json::parse(detokenize_json("a\n")),
+            json::parse(R"({"prompt":"a\n","content":"a\n"})"));
   EXPECT_EQ(json::parse(count_tokens_json(3)), json::parse(R"({"input_tokens":3})"));
 }
 
