@@ -54,7 +54,7 @@ std::optional<HttpReply> preflight_reply(const std::vector<std::string>& allowed
       head.method == "OPTIONS" && !head.header("access-control-request-method").empty();
   if (!preflight || !is_allowed(allowed, head.header("origin"))) return std::nullopt;
   return HttpReply{
-      204,
+      200,
       {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
        {"Access-Control-Allow-Headers", names_in(head.header("access-control-request-headers"))},
        {"Access-Control-Max-Age", "600"}},

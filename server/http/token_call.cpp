@@ -5,6 +5,7 @@
 
 #include "engine/base/status.h"
 #include "server/edge/peer.h"
+#include "server/grpc/complete_response.h"
 #include "server/grpc/request_from_proto.h"
 #include "server/http/credentials.h"
 #include "server/http/openai_api.h"
