@@ -6,6 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/base/mutex.h"
 #include "engine/host/engine.h"
 #include "server/edge/client_turns.h"
 #include "server/edge/http_server.h"
