@@ -163,10 +163,9 @@ absl::Status Server::listen() {
     return state_.ready() ? HttpResponse{200, "ready\n"} : HttpResponse{503, "not ready\n"};
   };
   if (!config.openai.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(
-        openai_, OpenAiApi::start(config.openai, bounds, state_,
-                                  {[this] { return alive(); }, ready,
-                                   [this] { return exposition(collector_); }}));
+    TANDEM_ASSIGN_OR_RETURN(openai_, OpenAiApi::start(config.openai, bounds, state_,
+                                                      {[this] { return alive(); }, ready,
+                                                       [this] { return exposition(collector_); }}));
     openai_address_ = openai_->address();
   }
   monitor_ = std::make_unique<Monitor>(&state_, grpc_.get(), acceptor_.get(), openai_.get(),

@@ -22,6 +22,7 @@ namespace pb = tandem::config::v1;
 
 constexpr int64_t kLeastMemoryBytes = 256 << 20;
 constexpr int64_t kMostMemoryBytes = int64_t{4} << 30;
+constexpr int64_t kLeastTransportBytes = 1 << 24;
 constexpr int64_t kMostTransportBytes = 1 << 30;
 
 Duration from_seconds(double value) {
@@ -225,8 +226,9 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
   TANDEM_COUNT(max_open_calls, 1, 1 << 20, out.max_open_calls);
   out.memory_bytes = default_memory_bytes(available_memory());
   TANDEM_COUNT(memory_bytes, int64_t{1} << 25, int64_t{1} << 40, out.memory_bytes);
-  out.max_transport_bytes = std::min(out.memory_bytes / 4, kMostTransportBytes);
-  TANDEM_COUNT(max_transport_bytes, int64_t{1} << 24, out.memory_bytes / 2,
+  out.max_transport_bytes =
+      std::clamp(out.memory_bytes / 4, kLeastTransportBytes, kMostTransportBytes);
+  TANDEM_COUNT(max_transport_bytes, kLeastTransportBytes, out.memory_bytes / 2,
                out.max_transport_bytes);
   TANDEM_SECONDS(stuck_seconds, 1.0, 86400.0, out.stuck);
   // The engine's configuration reports a value out of range.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/edge/http_mutation.h"
+
 namespace tandem {
 namespace {
 
@@ -23,7 +25,8 @@ ClientTurns::~ClientTurns() {
   for (std::thread& t : threads_) t.join();
 }
 
-uint64_t ClientTurns::enter(const std::string& name, int64_t cost, Task task) {
+uint64_t ClientTurns::enter(const std::string& client_name, int64_t cost, Task task) {
+  const std::string name = mutated(HttpMutation::kFirstInFirstOut) ? "" : client_name;
   MutexLock lock(&mutex_);
   const uint64_t number = next_number_++;
   if (!stopped_.ok()) {
@@ -50,7 +53,7 @@ uint64_t ClientTurns::enter(const std::string& name, int64_t cost, Task task) {
 void ClientTurns::cancel(uint64_t number, const absl::Status& status) {
   MutexLock lock(&mutex_);
   const auto found = client_of_.find(number);
-  if (found == client_of_.end()) return;
+  if (found == client_of_.end() || mutated(HttpMutation::kLostCancel)) return;
   Client* const client = found->second;
   const auto at = std::find_if(client->tasks.begin(), client->tasks.end(),
                                [number](const Waiting& w) { return w.number == number; });
@@ -64,7 +67,7 @@ void ClientTurns::stop(const absl::Status& status) {
   {
     const MutexLock lock(&mutex_);
     if (stopped_.ok()) stopped_ = status;
-    while (!turns_.empty()) {
+    while (!turns_.empty() && !mutated(HttpMutation::kLateDrop)) {
       Client* const client = turns_.begin()->second;
       dropped.push_back(take_locked(client, client->tasks.begin()));
     }
@@ -90,9 +93,8 @@ Duration ClientTurns::longest_running() const {
 void ClientTurns::run() {
   MutexLock lock(&mutex_);
   for (;;) {
-    changed_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return quit_ || !turns_.empty();
-    });
+    changed_.wait(
+        lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return quit_ || !turns_.empty(); });
     if (quit_) return;
     run_next(lock);
   }
@@ -133,8 +135,7 @@ ClientTurns::Waiting ClientTurns::take_locked(Client* client, std::deque<Waiting
 
 // Forgets idle clients whose service no longer matters: they would be raised above it.
 void ClientTurns::forget_locked() {
-  while (!idle_.empty() &&
-         (idle_.begin()->first.first <= floor_ || idle_.size() > kRemembered)) {
+  while (!idle_.empty() && (idle_.begin()->first.first <= floor_ || idle_.size() > kRemembered)) {
     const Client* const client = idle_.begin()->second;
     idle_.erase(idle_.begin());
     clients_.erase(clients_.find(client->name));

@@ -26,8 +26,8 @@ namespace tandem {
 
 class ClientTurns {
  public:
-  // Called once: with OK on one of the threads, or with an error within cancel(), stop() or enter().
-  // Must not throw.
+  // Called once: with OK on one of the threads, or with an error within cancel(), stop() or
+  // enter(). Must not throw.
   using Task = absl::AnyInvocable<void(const absl::Status&)>;
 
   // Without threads, run_one() must be called. `clock` outlives this.
@@ -75,8 +75,8 @@ class ClientTurns {
   mutable Mutex mutex_;
   CondVar changed_;
   std::unordered_map<std::string, Client> clients_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::pair<Key, Client*>> turns_ ABSL_GUARDED_BY(mutex_);  // with tasks
-  std::set<std::pair<Key, Client*>> idle_ ABSL_GUARDED_BY(mutex_);   // without
+  std::set<std::pair<Key, Client*>> turns_ ABSL_GUARDED_BY(mutex_);          // with tasks
+  std::set<std::pair<Key, Client*>> idle_ ABSL_GUARDED_BY(mutex_);           // without
   std::unordered_map<uint64_t, Client*> client_of_ ABSL_GUARDED_BY(mutex_);  // by waiting task
   std::set<std::pair<TimePoint, uint64_t>> running_ ABSL_GUARDED_BY(mutex_);
   int64_t floor_ ABSL_GUARDED_BY(mutex_) = 0;  // least service of those that wait, or last waited

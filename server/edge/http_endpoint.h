@@ -2,8 +2,9 @@
 //
 // A slow client does not delay others. One thread polls all connections. A request has 8 KiB and 2
 // s, a response 5 s more. At the connection limit, a connection of the host that has the most is
-// closed: its oldest without a complete request. So one host cannot close the probes of another. One request per connection. /metrics is rendered on a second thread, once for all
-// waiting scrapes, whose number is limited.
+// closed: its oldest without a complete request. So one host cannot close the probes of another.
+// One request per connection. /metrics is rendered on a second thread, once for all waiting
+// scrapes, whose number is limited.
 //
 // start() and the destructor are called on one thread.
 #pragma once

@@ -5,13 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/edge/http_mutation.h"
 #include "server/edge/http_status.h"
 #include "server/edge/peer.h"
 
 namespace tandem {
 namespace {
 
-constexpr size_t kPiece = 64 << 10;  // per read
+constexpr size_t kPiece = 64 << 10;      // per read
 constexpr size_t kKeptOutput = 4 << 10;  // capacity that an idle connection keeps
 constexpr Duration kSweep = std::chrono::milliseconds(250);
 constexpr Duration kWhileStopping = std::chrono::milliseconds(10);
@@ -322,10 +323,12 @@ bool HttpServer::on_head(HttpConnection& c, absl::string_view rest) {
     return false;
   }
   if (handlers_.head) c.admission = handlers_.head(head, c.peer);
+  if (mutated(HttpMutation::kAcceptAll)) c.admission.refusal.reset();
   if (c.admission.refusal.has_value()) {
     const HttpReply refusal = *std::exchange(c.admission.refusal, std::nullopt);
     const bool keep_alive = c.keep_alive && !has_body && !drained_;
-    if (keep_alive) c.in.assign(rest.data(), rest.size());
+    if (mutated(HttpMutation::kContinueEarly) && has_body) c.out += "HTTP/1.1 100 Continue\r\n\r\n";
+    if (keep_alive && !mutated(HttpMutation::kLosePipelined)) c.in.assign(rest.data(), rest.size());
     refuse(c, refusal, keep_alive);
     return false;
   }
@@ -378,16 +381,18 @@ void HttpServer::refuse(HttpConnection& c, const HttpReply& reply, bool keep_ali
 // False: the input does not fit into the account.
 bool HttpServer::charge_input(HttpConnection& c) {
   const size_t bytes = kConnectionBytes + c.reader.head_bytes() + c.out.capacity();
+  const size_t request = kExchangeBytes + c.reader.body_bytes();
+  if (mutated(HttpMutation::kFreeBody)) return true;
+  if (mutated(HttpMutation::kIgnoreLimit)) c.request_charge.resize(static_cast<int64_t>(request));
   return c.charge.try_resize(static_cast<int64_t>(bytes)).ok() &&
-         c.request_charge
-             .try_resize(static_cast<int64_t>(kExchangeBytes + c.reader.body_bytes()))
-             .ok();
+         c.request_charge.try_resize(static_cast<int64_t>(request)).ok();
 }
 
 // Output is charged even above the limits: refusals, and answers whose calls were charged for them.
 void HttpServer::charge_output(HttpConnection& c) {
   const auto bytes = static_cast<int64_t>(kConnectionBytes + c.reader.head_bytes() +
                                           c.in.capacity() + c.out.capacity());
+  if (mutated(HttpMutation::kFreeOutput)) return;
   if (bytes != c.charge.bytes()) c.charge.resize(bytes);
 }
 
@@ -416,9 +421,8 @@ void HttpServer::flush(HttpConnection& c) {
     }
     if (n > 0 || c.write_deadline == kNever) {
       c.written += std::max<ssize_t>(n, 0);
-      const Duration fair = std::chrono::nanoseconds(
-          static_cast<int64_t>(1e9 * static_cast<double>(c.written) /
-                               static_cast<double>(bounds_.send_rate)));
+      const Duration fair = std::chrono::nanoseconds(static_cast<int64_t>(
+          1e9 * static_cast<double>(c.written) / static_cast<double>(bounds_.send_rate)));
       c.write_deadline = bounds_.stall_time + std::min(at, c.write_began + fair);
     }
     if (n == HttpIo::kLater) return watch(c);
@@ -430,7 +434,10 @@ void HttpServer::flush(HttpConnection& c) {
   c.write_deadline = kNever;
   if (c.state != HttpConnection::State::kResponding)
     return watch(c);  // "100 Continue" has been sent
-  if (!std::exchange(c.notified, true)) notifications_.push_back({c.exchange, true, true});
+  const bool due = !std::exchange(c.notified, true);
+  if (due) notifications_.push_back({c.exchange, true, true});
+  if (due && mutated(HttpMutation::kWrittenTwice))
+    notifications_.push_back({c.exchange, true, true});
   if (c.ended) return end_exchange(c);
   charge_output(c);
   watch(c);
@@ -470,6 +477,7 @@ void HttpServer::close(HttpConnection& c) {
   c.request_charge.release();
   if (c.exchange != nullptr) {
     c.exchange->connection_ = nullptr;
+    if (mutated(HttpMutation::kLostDisconnect)) c.exchange->listener_ = nullptr;
     if (!c.notified) notifications_.push_back({c.exchange, true, false});
     notifications_.push_back({std::move(c.exchange), false, false});
   }
@@ -488,6 +496,7 @@ void HttpServer::notify_listeners() {
 
 bool HttpServer::is_late(const HttpConnection& c, TimePoint at) const {
   const Duration age = at - c.born;
+  if (mutated(HttpMutation::kPatientWriter)) return c.read_deadline <= at;
   return std::min({c.read_deadline, c.write_deadline, c.end_deadline}) <= at ||
          (c.idle() && age > bounds_.age) || age > bounds_.age + bounds_.age_grace;
 }

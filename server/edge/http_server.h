@@ -111,9 +111,9 @@ class HttpServer {
     size_t body_bytes = 4 << 20;
     Duration head_time = std::chrono::seconds(10);
     Duration body_time = std::chrono::seconds(60);
-    Duration idle_time = std::chrono::seconds(60);   // between requests
-    // A response that waits to be read: without progress, and in addition to the time that its bytes
-    // take at the rate (bytes per second).
+    Duration idle_time = std::chrono::seconds(60);  // between requests
+    // A response that waits to be read: without progress, and in addition to the time that its
+    // bytes take at the rate (bytes per second).
     Duration stall_time = std::chrono::seconds(60);
     int64_t send_rate = 8 << 10;
     // For the rest of a response that is complete, and a second more for each 64 KiB.
@@ -158,7 +158,8 @@ class HttpServer {
 
   // Closes idle connections now and the others after their response. Thread-safe.
   void drain();
-  // Closes all connections and waits until all exchanges are released. Does nothing the second time.
+  // Closes all connections and waits until all exchanges are released. Does nothing the second
+  // time.
   void stop();
 
   // Thread-safe:

@@ -85,8 +85,11 @@ class UnaryCall final : public RawReactor {
 
   template <class Message>
   void finish(const Message& message) {
-    const absl::Status held = hold_answer(message.ByteSizeLong());
-    end(held, held.ok() ? to_buffer(message) : grpc::ByteBuffer());
+    const size_t bytes = message.ByteSizeLong();
+    if (const absl::Status held = hold_answer(bytes); !held.ok()) return fail(held);
+    const grpc::ByteBuffer answer = to_buffer(message);
+    answer_memory_.resize(static_cast<int64_t>(bytes));  // the message ends soon, the buffer later
+    end(absl::OkStatus(), answer);
   }
   void fail(const absl::Status& status) { end(status, {}); }
   // Fails and stops the producer.

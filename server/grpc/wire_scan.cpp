@@ -3,7 +3,6 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/wire_format_lite.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <algorithm>
 #include <string>
@@ -30,18 +29,12 @@ constexpr int64_t kGrowth = 3;
 
 class Scan {
  public:
-  explicit Scan(grpc::ByteBuffer* buffer)
-      : length_(static_cast<int64_t>(buffer->Length())), reader_(buffer), in_(&reader_) {}
+  explicit Scan(google::protobuf::io::ZeroCopyInputStream* in) : in_(in) {}
 
-  absl::StatusOr<int64_t> run(const Descriptor& type) {
+  absl::StatusOr<int64_t> run(int64_t length, const Descriptor& type) {
     bytes_ = object_bytes(type);
     if (message(type)) return bytes_;
-    if (!status_.ok()) return status_;
-    return with_reason(
-        out_of_range("request",
-                     absl::StrCat(length_, " bytes that are not a ", std::string(type.full_name())),
-                     "a well-formed message whose strings are valid UTF-8"),
-        "MALFORMED_REQUEST");
+    return status_.ok() ? malformed_message(length, type) : status_;
   }
 
  private:
@@ -154,8 +147,6 @@ class Scan {
     return bytes;
   }
 
-  const int64_t length_;
-  grpc::ProtoBufferReader reader_;
   google::protobuf::io::CodedInputStream in_;
   int64_t bytes_ = 0;
   absl::Status status_;
@@ -166,9 +157,17 @@ class Scan {
 
 }  // namespace
 
-absl::StatusOr<int64_t> scan_message(const grpc::ByteBuffer& buffer, const Descriptor& type) {
-  grpc::ByteBuffer copy(buffer);  // shares the bytes; reading consumes the handle
-  return Scan(&copy).run(type);
+absl::StatusOr<int64_t> scan_message(google::protobuf::io::ZeroCopyInputStream* in, int64_t length,
+                                     const Descriptor& type) {
+  return Scan(in).run(length, type);
+}
+
+absl::Status malformed_message(int64_t length, const Descriptor& type) {
+  return with_reason(
+      out_of_range("request",
+                   absl::StrCat(length, " bytes that are not a ", std::string(type.full_name())),
+                   "a well-formed message whose strings are valid UTF-8"),
+      "MALFORMED_REQUEST");
 }
 
 }  // namespace tandem

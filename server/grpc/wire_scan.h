@@ -5,7 +5,7 @@
 #pragma once
 
 #include <google/protobuf/descriptor.h>
-#include <grpcpp/support/byte_buffer.h>
+#include <google/protobuf/io/zero_copy_stream.h>
 
 #include <cstdint>
 
@@ -17,9 +17,13 @@ namespace tandem {
 // have no limit: their memory is proportional to their input.
 inline constexpr int64_t kMaxFieldOccurrences = 4096;
 
-// An upper bound of the memory of the parsed message, in bytes. INVALID_ARGUMENT: the bytes are not
-// a message of `type`, or a field exceeds kMaxFieldOccurrences.
-absl::StatusOr<int64_t> scan_message(const grpc::ByteBuffer& buffer,
+// An upper bound of the memory of the parsed message, in bytes. Reads all of `in`, which has
+// `length` bytes. INVALID_ARGUMENT: they are not a message of `type`, or a field exceeds
+// kMaxFieldOccurrences.
+absl::StatusOr<int64_t> scan_message(google::protobuf::io::ZeroCopyInputStream* in, int64_t length,
                                      const google::protobuf::Descriptor& type);
+
+// The error of bytes that are not a message of `type`.
+absl::Status malformed_message(int64_t length, const google::protobuf::Descriptor& type);
 
 }  // namespace tandem

@@ -42,6 +42,7 @@ int64_t unix_time() {
 void OpenAiItem::append(const OpenAiItem& later) {
   count += later.count;
   text += later.text;
+  more.append(later.more);
   listed.insert(listed.end(), later.listed.begin(), later.listed.end());
   token_bytes += kOverhead + later.token_bytes;  // keeps bytes() the sum of both
 }
@@ -162,7 +163,8 @@ absl::Status OpenAiCall::submit() {
   } else {
     answer_.emplace(head_, batch_->choices());
   }
-  exchange_->drop_body();  // the engine charges what it holds
+  // With more prompts, the charge of the body covers those that the batch holds.
+  if (request.more_prompts.empty()) exchange_->drop_body();
   batch_->start();
   out_.attach();
   return absl::OkStatus();
@@ -205,12 +207,15 @@ void OpenAiCall::on_chunk(Chunk event) {
   item.choice = event.index;
   item.count = static_cast<int64_t>(event.tokens.size());
   item.text = std::move(event.text);
+  item.more.reasoning = std::move(event.reasoning);
+  for (const CallPart& part : event.tool_calls) item.more.add(call_to_proto(part));
   list_tokens(event.tokens, &item);
   if (!stream_) {
-    answer_->chunk(item.choice, item.text, item.listed);
+    answer_->chunk(item.choice, item.text, item.listed, item.more);
     return check_answer();
   }
-  if (item.text.empty() && item.listed.empty()) return out_.skip(item.count);
+  const bool empty = item.text.empty() && item.listed.empty() && item.more.empty();
+  if (empty) return out_.skip(item.count);
   out_.put(std::move(item));
 }
 
@@ -265,7 +270,8 @@ void OpenAiCall::end(const absl::Status& status, std::optional<OpenAiItem> last)
 
 std::string OpenAiCall::render(const OpenAiItem& item) {
   std::string events =
-      item.choice < 0 ? item.text : events_->chunk(item.choice, item.text, item.listed, item.count);
+      item.choice < 0 ? item.text
+                      : events_->chunk(item.choice, item.text, item.listed, item.count, item.more);
   return translation_ == nullptr ? events : translation_->events(events);
 }
 

@@ -31,12 +31,15 @@ struct OpenAiItem {
   int choice = -1;
   int64_t count = 0;  // tokens
   std::string text;
+  openai::AnswerDelta more;       // of chats
   std::vector<v1::Token> listed;  // if log-probabilities are requested
   int64_t token_bytes = 0;
 
   int index() const { return choice; }
   int64_t tokens() const { return count; }
-  int64_t bytes() const { return kOverhead + static_cast<int64_t>(text.size()) + token_bytes; }
+  int64_t bytes() const {
+    return kOverhead + static_cast<int64_t>(text.size() + more.bytes()) + token_bytes;
+  }
   void append(const OpenAiItem& later);
 
   static constexpr int64_t kOverhead = 256;  // approximate, per event

@@ -19,13 +19,13 @@ std::string word(const std::string& name, absl::string_view prefix) {
   return absl::AsciiStrToLower(absl::StripPrefix(name, prefix));
 }
 
-const char* reason(v1::FinishReason reason) {
-  switch (reason) {
+const char* reason(const v1::Finished& finished) {
+  switch (finished.finish_reason()) {
     case v1::FINISH_REASON_MAX_TOKENS:
     case v1::FINISH_REASON_TIME_LIMIT:
       return "\"length\"";
     default:
-      return "\"stop\"";
+      return finished.tool_calls() > 0 ? "\"tool_calls\"" : "\"stop\"";
   }
 }
 
@@ -46,6 +46,10 @@ std::string opening(const Head& head, bool stream) {
 
 // The seed is a string, because it has 64 bits and JavaScript's numbers have 53.
 std::string tandem_json(const v1::Started& started, const v1::Finished& finished) {
+  const char* const satisfied = !finished.has_constraint_satisfied() ? ""
+                                : finished.constraint_satisfied()
+                                    ? ",\"constraint_satisfied\":true"
+                                    : ",\"constraint_satisfied\":false";
   return absl::StrCat(
       "{\"method\":\"", word(v1::Method_Name(started.method()), "METHOD_"), "\",\"contract\":\"",
       word(v1::Contract_Name(started.contract()), "CONTRACT_"), "\",\"seed\":\"", finished.seed(),
@@ -53,7 +57,7 @@ std::string tandem_json(const v1::Started& started, const v1::Finished& finished
       finished.stop_sequence().empty()
           ? ""
           : absl::StrCat(",\"stop_sequence\":", json_string(finished.stop_sequence())),
-      "}");
+      satisfied, "}");
 }
 
 // The members after the choices of the last part of a response.
@@ -62,13 +66,47 @@ std::string usage_members(const UsageTotal& usage) {
   return absl::StrCat(",\"usage\":", usage.json(), metrics.empty() ? "" : ",\"metrics\":", metrics);
 }
 
+// The member "message". `text`: as JSON, or empty.
+void append_message(const std::string& text, AnswerDelta more, std::string* out) {
+  keep_valid_calls(&more.calls);
+  const bool no_text = text.empty() || text == "\"\"";
+  const char* const nothing = more.calls.empty() ? "\"\"" : "null";
+  absl::StrAppend(out,
+                  ",\"message\":{\"role\":\"assistant\",\"content\":", no_text ? nothing : text);
+  if (!more.reasoning.empty()) {
+    absl::StrAppend(out, ",\"reasoning_content\":", json_string(more.reasoning));
+  }
+  if (!more.calls.empty()) {
+    absl::StrAppend(out, ",\"tool_calls\":", tool_calls_json(more.calls, /*deltas=*/false));
+  }
+  *out += ",\"refusal\":null}";
+}
+
+// The member "delta".
+void append_delta(absl::string_view text, const AnswerDelta& more, std::string* out) {
+  *out += ",\"delta\":{";
+  const char* comma = "";
+  if (!more.reasoning.empty()) {
+    absl::StrAppend(out, "\"reasoning_content\":", json_string(more.reasoning));
+    comma = ",";
+  }
+  if (!text.empty() || more.empty()) {
+    absl::StrAppend(out, std::exchange(comma, ","), "\"content\":");
+    append_json_string(text, out);
+  }
+  if (!more.calls.empty()) {
+    absl::StrAppend(out, comma, "\"tool_calls\":", tool_calls_json(more.calls, /*deltas=*/true));
+  }
+  *out += "}";
+}
+
 }  // namespace
 
 // --- Answer
 
 Answer::Answer(Head head, int choices)
     : head_(std::move(head)),
-      choices_(static_cast<size_t>(choices), Choice{"", Logprobs(head_.kind), {}}) {}
+      choices_(static_cast<size_t>(choices), Choice{"", Logprobs(head_.kind), {}, {}}) {}
 
 void Answer::echo(int index, absl::string_view text, const std::vector<v1::Token>& tokens) {
   Choice& choice = choices_[static_cast<size_t>(index)];
@@ -83,9 +121,12 @@ void Answer::echo(int index, absl::string_view text, const std::vector<v1::Token
   bytes_ += choice.text.size() + choice.logprobs.bytes();
 }
 
-void Answer::chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens) {
+void Answer::chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens,
+                   const AnswerDelta& more) {
   echo(index, text, tokens);
   Choice& choice = choices_[static_cast<size_t>(index)];
+  choice.more.append(more);
+  bytes_ += more.bytes();
   choice.tokens += static_cast<int64_t>(tokens.size());
   for (const v1::Token& token : tokens)
     choice.total_logprob += static_cast<double>(token.logprob());
@@ -124,19 +165,28 @@ std::string Answer::json() const {
   const char* comma = "";
   int index = 0;
   for (const Choice* const choice : returned()) {
-    absl::StrAppend(&out, std::exchange(comma, ","), "{\"index\":", index++,
-                    chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"text\":",
-                    choice->text.empty() ? "\"\"" : choice->text, chat ? ",\"refusal\":null}" : "",
-                    ",\"logprobs\":");
+    absl::StrAppend(&out, std::exchange(comma, ","), "{\"index\":", index++);
+    if (chat) {
+      append_message(choice->text, choice->more, &out);
+    } else {
+      absl::StrAppend(&out, ",\"text\":", choice->text.empty() ? "\"\"" : choice->text);
+    }
+    out += ",\"logprobs\":";
     if (head_.logprobs) {
       choice->logprobs.append_to(&out);
     } else {
       out += "null";
     }
-    absl::StrAppend(&out, ",\"finish_reason\":", reason(choice->finished.finish_reason()), "}");
+    absl::StrAppend(&out, ",\"finish_reason\":", reason(choice->finished), "}");
   }
-  absl::StrAppend(&out, "]", usage_members(usage),
-                  ",\"tandem\":", tandem_json(started_, choices_[0].finished), "}");
+  v1::Finished first = choices_[0].finished;  // and whether all choices satisfy the constraint
+  for (const Choice& choice : choices_) {
+    if (!choice.finished.has_constraint_satisfied()) continue;
+    first.set_constraint_satisfied(first.constraint_satisfied() &&
+                                   choice.finished.constraint_satisfied());
+  }
+  absl::StrAppend(&out, "]", usage_members(usage), ",\"tandem\":", tandem_json(started_, first),
+                  "}");
   return out;
 }
 
@@ -172,16 +222,19 @@ std::string Events::started(const v1::Started& event, int prompt) {
 }
 
 std::string Events::chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens,
-                          int64_t count) {
-  const bool chat = head_.kind == Kind::kChat;
+                          int64_t count, const AnswerDelta& more) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   choice.tokens += count;
   std::string out;
-  out.reserve(opening_.size() + text.size() + 128);
-  absl::StrAppend(&out, opening_, "{\"index\":", index,
-                  chat ? ",\"delta\":{\"content\":" : ",\"text\":");
-  append_json_string(text, &out);
-  absl::StrAppend(&out, chat ? "}" : "", ",\"logprobs\":");
+  out.reserve(opening_.size() + text.size() + more.bytes() + 128);
+  absl::StrAppend(&out, opening_, "{\"index\":", index);
+  if (head_.kind == Kind::kChat) {
+    append_delta(text, more, &out);
+  } else {
+    out += ",\"text\":";
+    append_json_string(text, &out);
+  }
+  out += ",\"logprobs\":";
   if (head_.logprobs) {
     for (const v1::Token& token : tokens) choice.logprobs.add(token);
     choice.logprobs.append_to(&out);
@@ -198,7 +251,7 @@ std::string Events::finished(const v1::Finished& event) {
   usage_.add(event, index % head_.per_prompt == 0);
   return absl::StrCat(opening_, "{\"index\":", index,
                       head_.kind == Kind::kChat ? ",\"delta\":{}" : ",\"text\":\"\"",
-                      ",\"logprobs\":null,\"finish_reason\":", reason(event.finish_reason()),
+                      ",\"logprobs\":null,\"finish_reason\":", reason(event),
                       "}],\"tandem\":", tandem_json(started_[prompt_of(index)], event),
                       ending(index, event.usage().completion_tokens()));
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "server/openai/logprobs.h"
 #include "server/openai/request.h"
+#include "server/openai/tool_calls.h"
 #include "server/openai/usage.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/models.pb.h"
@@ -34,7 +35,8 @@ class Answer {
   // The prompt, which begins the text of a choice. `tokens` as in chunk().
   void echo(int index, absl::string_view text, const std::vector<v1::Token>& tokens);
   // `tokens`: the tokens of the text with texts and bytes, if logprobs are requested.
-  void chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens);
+  void chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens,
+             const AnswerDelta& more = {});
   void finished(const v1::Finished& event);
 
   // The size of its texts and logprobs so far.
@@ -46,6 +48,7 @@ class Answer {
   struct Choice {
     std::string text;  // escaped
     Logprobs logprobs;
+    AnswerDelta more;
     v1::Finished finished;
     double total_logprob = 0;  // of `tokens`
     int64_t tokens = 0;
@@ -74,8 +77,9 @@ class Events {
   std::string started(const v1::Started& event, int prompt = 0);
   // `tokens`: the tokens of the text with texts and bytes, if logprobs are requested. `count`: the
   // number of new tokens.
+  // `more`: chats only.
   std::string chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens,
-                    int64_t count = 0);
+                    int64_t count = 0, const AnswerDelta& more = {});
   std::string finished(const v1::Finished& event);
   std::string end() const;  // usage if requested, then [DONE]
   static std::string error(const std::string& json);

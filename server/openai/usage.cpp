@@ -24,6 +24,7 @@ void UsageTotal::add(const v1::Finished& choice, bool first_of_prompt) {
     cached_tokens_ += usage.cached_tokens();
   }
   completion_tokens_ += usage.completion_tokens();
+  reasoning_tokens_ += usage.reasoning_tokens();
   const v1::MethodStats& stats = choice.stats();
   draft_tokens_ += stats.draft_tokens();
   const auto lengths = static_cast<size_t>(stats.accept_lengths_size());
@@ -46,7 +47,8 @@ std::string UsageTotal::json() const {
       "{\"prompt_tokens\":", prompt_tokens_, ",\"completion_tokens\":", completion_tokens_,
       ",\"total_tokens\":", prompt_tokens_ + completion_tokens_,
       ",\"prompt_tokens_details\":{\"cached_tokens\":", cached_tokens_,
-      "},\"completion_tokens_details\":{\"accepted_prediction_tokens\":", accepted(),
+      "},\"completion_tokens_details\":{\"reasoning_tokens\":", reasoning_tokens_,
+      ",\"accepted_prediction_tokens\":", accepted(),
       ",\"rejected_prediction_tokens\":", std::max<int64_t>(0, draft_tokens_ - accepted()), "}}");
 }
 

@@ -30,6 +30,7 @@ class UsageTotal {
   int64_t prompt_tokens_ = 0;
   int64_t cached_tokens_ = 0;
   int64_t completion_tokens_ = 0;
+  int64_t reasoning_tokens_ = 0;  // of those
   int64_t draft_tokens_ = 0;
   std::vector<int64_t> accept_lengths_;  // [i]: verifications that accepted i drafts
 };

@@ -12,6 +12,8 @@ import pytest
 from tests.attack.http2 import PREFACE, frame, headers, literal
 
 MIB = 1 << 20
+# A context for long prompts, at 5 ms a token.
+WIDE = 'models { name: "wide" fake { max_positions: 32768 pass_seconds: 0.005 } }\n'
 GENERATION = "/tandem.v1.Generation/"
 TOKEN = "0123456789abcdef"
 UNLIMITED_WINDOW = frame(8, 0, 0, struct.pack(">I", (1 << 31) - (1 << 16)))
@@ -111,6 +113,20 @@ def test_empty_messages_are_counted_before_they_are_parsed(attack):
     target.assert_serves()
 
 
+def hold(target, held, method, body, count):
+    """Opens calls on connections of their own that take no byte of an answer."""
+    for first in range(0, count, 50):
+        connection = held.enter_context(target.connect())
+        connection.sendall(PREFACE + NO_WINDOW + UNLIMITED_WINDOW + frame(4, 1, 0))
+        for i in range(min(50, count - first)):
+            head = frame(1, 4, 2 * i + 1, headers(GENERATION.encode() + method))
+            connection.sendall(head + data(2 * i + 1, message(body)))
+            connection.settimeout(0.01)  # the server's windows open as it reads
+            with contextlib.suppress(TimeoutError):
+                connection.recv(1 << 16)
+            connection.settimeout(60)
+
+
 def test_answers_that_are_not_read_end(attack):
     """48 unary calls of a client that takes no byte of an answer, and 48 streams."""
     target = attack("limits { stalled_stream_seconds: 2 }")
@@ -122,18 +138,10 @@ def test_answers_that_are_not_read_end(attack):
         model="fake", text="x", max_new_tokens=3000, ignore_eos=True, return_token_texts=True
     ).SerializeToString()
     with contextlib.ExitStack() as held, target.bystander(allowed=128):
-        for method, body in ((b"Tokenize", tokenize), (b"Generate", generate)):
-            connection = held.enter_context(target.connect())
-            connection.sendall(PREFACE + NO_WINDOW + UNLIMITED_WINDOW + frame(4, 1, 0))
-            for i in range(48):
-                head = frame(1, 4, 2 * i + 1, headers(GENERATION.encode() + method))
-                connection.sendall(head + data(2 * i + 1, message(body)))
-                connection.settimeout(0.01)
-                with contextlib.suppress(TimeoutError):
-                    connection.recv(1 << 16)
-                connection.settimeout(60)
+        hold(target, held, b"Tokenize", tokenize, 48)
+        hold(target, held, b"Generate", generate, 48)
         target.until(lambda: target.metric("tandem_open_calls") >= 90, "all calls are open")
-        assert target.metric("tandem_memory_bytes") >= 48 * 16 * 1024
+        assert target.metric("tandem_memory_bytes") >= 96 * 40 * 1024
         # No more than the bystander's calls.
         target.until(lambda: target.metric("tandem_open_calls") <= 2, "the calls end", 30)
     target.assert_quiet()
@@ -158,22 +166,22 @@ def test_the_account_is_full_for_one_client_only(attack, tmp_path):
     """A client that fills its half is refused with a delay, and another is served."""
     (tmp_path / "tokens").write_text(f"ann {TOKEN}\nbob {TOKEN[::-1]}\n")
     target = attack(
-        "limits { max_running: 2 max_waiting: 4000 max_waiting_per_client: 4000"
-        " max_waiting_bytes: 1073741824 }"
+        WIDE + "limits { max_running: 8 max_waiting: 4000 max_waiting_per_client: 4000"
+        " max_waiting_bytes: 1073741824 max_waiting_tokens: 2147483647 }"
         f'server {{ memory_bytes: 100663296 bearer_token_file: "{tmp_path}/tokens" }}'
     )
     limit = target.metric("tandem_memory_limit_bytes")
     assert limit == 72 * MIB
     ids = target.api.messages.TokenIds(ids=[65] * 16000)
     before = target.memory()
-    with target.bystander(token=TOKEN[::-1], allowed=160):
+    with target.bystander(model="fake", token=TOKEN[::-1], allowed=160):
         client = target.client(TOKEN)
         calls = [
-            client.generate(model="slow", token_ids=ids, max_new_tokens=100) for _ in range(800)
+            client.generate(model="wide", token_ids=ids, max_new_tokens=20) for _ in range(800)
         ]
         refused = None
         for _ in range(200):
-            refused = client.refusal(model="slow", token_ids=ids)
+            refused = client.refusal(model="wide", token_ids=ids)
             if refused is not None:
                 break
         assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -194,8 +202,9 @@ def test_the_account_is_full_for_one_client_only(attack, tmp_path):
 def test_what_is_held_is_in_the_account(attack, kind):
     """Memory grows by what the account says, and no more: a path that charges nothing fails here."""
     target = attack(
-        "limits { max_running: 1 max_waiting: 4000 max_waiting_per_client: 4000"
-        " max_waiting_bytes: 1073741824 queue_seconds: 600 }"
+        WIDE + f"limits {{ max_running: {1 if kind == 'queued' else 400} max_waiting: 4000"
+        " max_waiting_per_client: 4000"
+        " max_waiting_bytes: 1073741824 max_waiting_tokens: 2147483647 queue_seconds: 600 }"
         "server { memory_bytes: 2147483648 max_transport_bytes: 268435456 }"
     )
     messages = target.api.messages
@@ -203,49 +212,38 @@ def test_what_is_held_is_in_the_account(attack, kind):
     client.complete(max_new_tokens=100)  # what a first call allocates for good
 
     def settled():
-        """(resident, charged), once neither changes."""
+        """(resident, charged), once the account does not change."""
         last = None
         while True:
             now = target.metric("tandem_memory_bytes")
             if now == last:
                 return target.memory(), now
             last = now
-            time.sleep(0.3)
+            time.sleep(0.5)
 
     memory, charged = settled()
     with contextlib.ExitStack() as held:
         if kind == "queued":
-            ids = messages.TokenIds(ids=[65] * 16000)
-            blocker = client.generate(model="slow", max_new_tokens=16000)
-            next(blocker)
+            ids = messages.TokenIds(ids=[65] * 30000)
             calls = [
-                client.generate(model="slow", token_ids=ids, max_new_tokens=9, timeout=600)
-                for _ in range(600)
+                client.generate(model="wide", token_ids=ids, max_new_tokens=2000, timeout=600)
+                for _ in range(300)
             ]
-            target.until(lambda: target.metric("tandem_open_calls") >= 600, "they are queued")
-        else:
-            body = messages.TokenizeRequest(
+            held.callback(lambda: [pending.cancel() for pending in calls])
+        elif kind == "answers":
+            tokenize = messages.TokenizeRequest(
                 model="fake", text="ab " * 5000, return_token_texts=True
-            ).SerializeToString()
-            method = b"Tokenize"
-            if kind == "streams":
-                method = b"Generate"
-                body = messages.GenerateRequest(
-                    model="fake", text="x", max_new_tokens=9000, ignore_eos=True, logprobs=True
-                ).SerializeToString()
-            connection = held.enter_context(target.connect())
-            connection.sendall(PREFACE + NO_WINDOW + UNLIMITED_WINDOW + frame(4, 1, 0))
-            for i in range(150):
-                head = frame(1, 4, 2 * i + 1, headers(GENERATION.encode() + method))
-                connection.sendall(head + data(2 * i + 1, message(body)))
-            target.until(lambda: target.metric("tandem_open_calls") >= 150, "all are open")
+            )
+            hold(target, held, b"Tokenize", tokenize.SerializeToString(), 300)
+        else:
+            generate = messages.GenerateRequest(
+                model="fake", text="x", max_new_tokens=3000, ignore_eos=True, top_logprobs=20
+            )
+            hold(target, held, b"Generate", generate.SerializeToString(), 400)
+        target.until(lambda: target.metric("tandem_open_calls") >= 300, "all are open")
         after, held_bytes = settled()
         grown, counted = after - memory, held_bytes - charged
         print(f"{kind}: {grown / MIB:.1f} MiB more, {counted / MIB:.1f} MiB charged")
-        assert counted > 2 * MIB
-        assert grown <= counted + 24 * MIB  # pages of the allocator, threads, gRPC's buffers
-        if kind == "queued":
-            for pending in calls:
-                pending.cancel()
-            blocker.cancel()
+        assert counted > 24 * MIB
+        assert grown <= counted + 12 * MIB  # of the allocator, threads and pages
     target.assert_quiet()

@@ -117,6 +117,38 @@ ATTACKS = (
         "HTTP API: 40 bodies of 4 MiB, memory for 16 MiB",
     ),
     Attack("openai_test.py::test_readers_that_do_not_read", "HTTP API: 20 clients that never read"),
+    Attack(
+        "memory_test.py::test_compressed_messages_are_refused[/tandem.v1.Generation/Complete]",
+        "gzip messages that inflate to 512 MiB, `Complete`",
+    ),
+    Attack(
+        "memory_test.py::test_compressed_messages_are_refused[/tandem.v1.Generation/Generate]",
+        "gzip messages that inflate to 512 MiB, `Generate`",
+    ),
+    Attack(
+        "memory_test.py::test_compressed_messages_are_refused[/grpc.health.v1.Health/Check]",
+        "gzip messages that inflate to 512 MiB, health `Check`",
+    ),
+    Attack(
+        "memory_test.py::test_compressed_messages_are_refused[/grpc.reflection.v1.ServerReflection/ServerReflectionInfo]",
+        "gzip messages that inflate to 512 MiB, reflection",
+    ),
+    Attack(
+        "memory_test.py::test_empty_messages_are_counted_before_they_are_parsed",
+        "24 chats of 2 million empty messages",
+    ),
+    Attack(
+        "memory_test.py::test_answers_that_are_not_read_end",
+        "48 unary calls and 48 streams, answers never read",
+    ),
+    Attack(
+        "memory_test.py::test_a_call_without_a_token_sends_no_message",
+        "calls without a token that send headers only",
+    ),
+    Attack(
+        "memory_test.py::test_the_account_is_full_for_one_client_only",
+        "800 prompts of one client, memory for 36 MiB of them",
+    ),
     Attack("openai_test.py::test_hostile_json", "HTTP API: JSON a million levels deep or long"),
     Attack(
         "openai_test.py::test_bodies_of_many_members",

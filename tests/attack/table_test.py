@@ -42,7 +42,9 @@ def test_rows_are_tests(test):
 
 def test_page():
     page = markdown(merged(lines()), {"date": "today"})
-    rows = [line for line in page.splitlines() if "| 6, 12 | 1.2, 30 | 4 | 2, 9 | 8 of 96 |" in line]
+    rows = [
+        line for line in page.splitlines() if "| 6, 12 | 1.2, 30 | 4 | 2, 9 | 8 of 96 |" in line
+    ]
     assert len(rows) == len(ATTACKS)
     assert "did not run" not in page
     assert "3 unary and 4 stream calls were answered, **0 lost**" in page

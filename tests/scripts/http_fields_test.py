@@ -34,7 +34,9 @@ class HttpFields(unittest.TestCase):
         page = fields.page(SOURCE)
         completions, chat = page.split("## POST ")[1:3]
         self.assertIn('| `size` | OpenAI | `max_size`. In mm, with a "sign". |', completions)
-        self.assertIn("| `mode` | llama.cpp | `0`, `-1` or unset; other values are refused. |", completions)
+        self.assertIn(
+            "| `mode` | llama.cpp | `0`, `-1` or unset; other values are refused. |", completions
+        )
         self.assertNotIn("`user`", completions)
         self.assertIn("| `mode` | vLLM | Refused. |", chat)
         self.assertIn("| `user` | OpenAI | Ignored. No effect. |", chat)

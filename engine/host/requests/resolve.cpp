@@ -7,7 +7,9 @@
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
 #include "engine/host/methods/plan.h"
+#include "engine/host/requests/answer_constraint.h"
 #include "engine/host/requests/matching_stops.h"
+#include "engine/host/requests/resolve_constraint.h"
 #include "engine/host/requests/resolve_sampling.h"
 #include "engine/sampling/warp.h"
 
@@ -97,6 +99,25 @@ absl::Status set_plan(MethodPlan* plan, SequenceSpec* spec) {
       read, absl::StrCat(plan->prompt_length, " (context of ", plan->reader, ", which reads it)"));
 }
 
+// The client's constraint, or that of its tools.
+absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_answer_constraint(
+    const Deployment& deployment, const LoadedModel& model, const GenerateRequest& request,
+    const std::optional<AnswerPlan>& answer) {
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::optional<GrammarSpec> constraint,
+      answer_constraint(deployment.answer_format(model), answer, request, *model.tokenizer));
+  if (request.constraint && constraint != request.constraint) {
+    // Behind reasoning. Errors name the keywords of the client's schema only without it.
+    TANDEM_RETURN_IF_ERROR(
+        resolve_constraint(deployment, model, request, request.constraint).status());
+  }
+  auto resolved = resolve_constraint(deployment, model, request, constraint);
+  if (!request.constraint && absl::IsInvalidArgument(resolved.status())) {
+    return annotate(resolved.status(), "chat.tools");
+  }
+  return resolved;
+}
+
 }  // namespace
 
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
@@ -128,6 +149,9 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   resolved.context = std::move(prompt->context);
   TANDEM_RETURN_IF_ERROR(set_prompt(deployment, model, *std::move(prompt), &spec));
   if (model.encoder != nullptr) resolved.context = spec.prompt;
+  resolved.answer =
+      plan_answer(deployment.answer_format(model), request, *model.tokenizer, resolved.context);
+  if (resolved.answer) resolved.answer->id_seed = fresh_seed;
 
   const auto prompt_tokens = static_cast<int64_t>(spec.prompt.size());
   TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
@@ -142,10 +166,14 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
                           resolve_processors(writer, *params, spec.stops, prompt_tokens,
                                              request.stopping.min_new_tokens));
+  TANDEM_ASSIGN_OR_RETURN(resolved.constraint,
+                          resolve_answer_constraint(deployment, model, request, resolved.answer));
+  if (resolved.constraint) constrain(resolved.constraint, &spec);
   resolved.stops = std::make_shared<const StopStrings>(request.stopping.stop_sequences);
   if (resolved.stops->any()) {
-    spec.stops.text = std::make_unique<MatchingStops>(model.tokenizer, request.skip_special_tokens,
-                                                      resolved.context, resolved.stops);
+    spec.stops.text = std::make_unique<MatchingStops>(
+        model.tokenizer, request.skip_special_tokens, resolved.context,
+        resolved.answer ? resolved.answer->markers : std::vector<Token>(), resolved.stops);
   }
   spec.top_logprobs = static_cast<int>(std::min<int64_t>(request.top_logprobs, writer.vocab_size));
   spec.logprobs = request.logprobs || request.top_logprobs > 0;

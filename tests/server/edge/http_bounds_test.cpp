@@ -25,7 +25,8 @@ struct HttpBench {
   std::vector<std::string> heads;  // that were decided
   std::unique_ptr<HttpServer> server;
 
-  explicit HttpBench(HttpServer::Bounds bounds = {}, int64_t memory = 64 * kMebibyte) : account(memory) {
+  explicit HttpBench(HttpServer::Bounds bounds = {}, int64_t memory = 64 * kMebibyte)
+      : account(memory) {
     auto network = std::make_unique<test::SimulatedNetwork>(&clock);
     net = network.get();
     server = std::make_unique<HttpServer>(
@@ -152,7 +153,8 @@ TEST(HttpBounds, BodiesBeyondTheMemoryGet429WhileOthersAreServed) {
   EXPECT_THAT(answer, HasSubstr("Retry-After: 1\r\n"));
   EXPECT_THAT(answer, EndsWith("error 429"));
   const int other = b.connect("10.0.0.2");
-  b.send(other, post_head(2 * kMebibyte, "Authorization: bob\r\n") + std::string(2 * kMebibyte, 'x'));
+  b.send(other,
+         post_head(2 * kMebibyte, "Authorization: bob\r\n") + std::string(2 * kMebibyte, 'x'));
   EXPECT_EQ(b.waiting.size(), 1U);
   for (const int socket : held) b.net->reset_client(socket);
   b.settle();
@@ -167,8 +169,10 @@ TEST(HttpBounds, ChunksBeyondTheMemoryGet429) {
   bounds.body_bytes = 16 * kMebibyte;
   HttpBench b(bounds, 4 * kMebibyte);
   const int socket = b.connect();
-  b.send(socket, "POST /x HTTP/1.1\r\nHost: h\r\nAuthorization: ann\r\nTransfer-Encoding: chunked"
-                 "\r\n\r\n300000\r\n" + std::string(3 * kMebibyte, 'x'));
+  b.send(socket,
+         "POST /x HTTP/1.1\r\nHost: h\r\nAuthorization: ann\r\nTransfer-Encoding: chunked"
+         "\r\n\r\n300000\r\n" +
+             std::string(3 * kMebibyte, 'x'));
   EXPECT_THAT(b.net->read_from_server(socket), StartsWith("HTTP/1.1 429 "));
   EXPECT_LT(b.account.used(), 64 << 10);
   EXPECT_LE(b.account.peak(), 4 * kMebibyte);

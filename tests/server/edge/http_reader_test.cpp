@@ -115,8 +115,8 @@ TEST(HttpReader, StopsAfterTheHead) {
   EXPECT_EQ(reader.state(), State::kWhole);
 }
 
-// Only SP and HTAB surround a value. A proxy that knows no other white space passes these fields on,
-// and reads another length than a server that strips it.
+// Only SP and HTAB surround a value. A proxy that knows no other white space passes these fields
+// on, and reads another length than a server that strips it.
 TEST(HttpReader, OnlySpacesAndTabsAreTrimmed) {
   EXPECT_EQ(read(post("Content-Length: \t 1 \t\r\n", "x")).message.body, "x");
   for (const std::string space : {"\x0b", "\x0c", "\x1c", "\x85", "\xa0"}) {
@@ -127,8 +127,14 @@ TEST(HttpReader, OnlySpacesAndTabsAreTrimmed) {
       EXPECT_EQ(read(post("Content-Length: " + value + "\r\n", "hello")).refusal, 400);
     }
   }
-  EXPECT_EQ(read(post("Connection: \x0b" "close\r\n")).refusal, 400);
-  EXPECT_EQ(read(post("Connection: te,\x0c" "close\r\n")).refusal, 400);
+  EXPECT_EQ(read(post("Connection: \x0b"
+                      "close\r\n"))
+                .refusal,
+            400);
+  EXPECT_EQ(read(post("Connection: te,\x0c"
+                      "close\r\n"))
+                .refusal,
+            400);
   EXPECT_EQ(read(post("Transfer-Encoding: chunked\r\n", "1\x0b\r\nx\r\n")).refusal, 400);
   EXPECT_EQ(read(post("Transfer-Encoding: chunked\r\n", " 1\r\nx\r\n")).refusal, 400);
   EXPECT_EQ(read("GET /\tx HTTP/1.1\r\n").refusal, 400);

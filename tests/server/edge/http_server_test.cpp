@@ -72,8 +72,7 @@ struct Site {
     server = std::make_unique<HttpServer>(
         bounds,
         HttpServer::Handlers{[this](const std::shared_ptr<HttpExchange>& e) { on_request(e); },
-                             [](int status) { return "error " + std::to_string(status); },
-                             nullptr},
+                             [](int status) { return "error " + std::to_string(status); }, nullptr},
         &account);
     server->start();
     acceptor = std::make_unique<Acceptor>(*listen_on("test", "127.0.0.1:0"),

@@ -31,7 +31,8 @@ TEST(Peer, HostsOfNames) {
 }
 
 TEST(Peer, LocalNames) {
-  for (const char* local : {"localhost", "localhost:80", "127.0.0.1", "127.1.2.3:80", "[::1]", "[::1]:80"}) {
+  for (const char* local :
+       {"localhost", "localhost:80", "127.0.0.1", "127.1.2.3:80", "[::1]", "[::1]:80"}) {
     EXPECT_TRUE(is_local_name(local)) << local;
   }
   for (const char* other : {"", ":80", "example.com", "localhost.example", "127.evil.example:80",

@@ -42,7 +42,7 @@ class SimulatedNetwork final : public HttpIo {
 
   bool closed(int socket) const { return connections_.at(socket).server_closed; }
   size_t unread_input(int socket) const { return connections_.at(socket).input.size(); }
-  void forget(int socket) { connections_.erase(socket); }
+  size_t unread_output(int socket) const { return connections_.at(socket).output.size(); }
   int open() const {
     return static_cast<int>(std::count_if(connections_.begin(), connections_.end(),
                                           [](const auto& c) { return !c.second.server_closed; }));

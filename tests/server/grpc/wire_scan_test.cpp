@@ -27,7 +27,7 @@ grpc::ByteBuffer buffer_of(const std::string& bytes, size_t size = 8192) {
 
 template <class Message>
 absl::StatusOr<int64_t> scan(const std::string& bytes, size_t slice = 8192) {
-  return scan_message(buffer_of(bytes, slice), *Message::descriptor());
+  return scan_buffer(buffer_of(bytes, slice), *Message::descriptor());
 }
 
 std::string repeated(const std::string& text, int times) {

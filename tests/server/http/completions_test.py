@@ -91,7 +91,7 @@ def test_one_wrong_prompt_refuses_all_by_its_index(client, api):
     with pytest.raises(openai.BadRequestError) as error:
         complete(client, ["good", ""])
     assert error.value.param == "prompt[1]", error.value.message
-    api.until(lambda: 'tandem_requests_running{' in api.metrics(), "the metrics")
+    api.until(lambda: "tandem_requests_running{" in api.metrics(), "the metrics")
     assert complete(client, "good").choices[0].text
 
 
@@ -101,8 +101,6 @@ def test_echo_begins_with_the_prompt(client):
         assert complete(client, prompt, echo=True).choices[0].text == PROMPT + alone.choices[0].text
     text = "".join(event.choices[0].text for event in complete(client, echo=True, stream=True))
     assert text == PROMPT + alone.choices[0].text
-
-
 
 
 def test_scores_of_a_prompt_are_those_of_its_tokens(client):
@@ -159,7 +157,12 @@ def test_a_suffix_needs_tokens_for_it(client):
 
 
 def test_drafts_are_in_usage_and_metrics(api):
-    body = {"model": "pair", "prompt": PROMPT, "max_tokens": 40, "tandem": {"method": "speculative"}}
+    body = {
+        "model": "pair",
+        "prompt": PROMPT,
+        "max_tokens": 40,
+        "tandem": {"method": "speculative"},
+    }
     status, answer = post(api, "/v1/completions", body)
     assert status == 200
     drafts = answer["metrics"]["speculative_decoding"]

@@ -48,8 +48,8 @@ def api(start_server):
 def guarded(start_server, tmp_path_factory):
     tokens = tmp_path_factory.mktemp("tokens") / "tokens"
     tokens.write_text("alice aaaaaaaaaaaaaaaaaaaa\n")
-    config = FAKE_CONFIG + "server { openai_metrics: false }"
-    return start_server(config, "--openai=127.0.0.1:0", f"--bearer-token-file={tokens}")
+    server = f'server {{ openai_metrics: false bearer_token_file: "{tokens}" }}'
+    return start_server(FAKE_CONFIG + server, "--openai=127.0.0.1:0")
 
 
 def test_texts_become_tokens_and_texts_again(api):

@@ -33,14 +33,14 @@ CHAT = {
     "modalities": [(["text"], TAKEN), (["text", "audio"], REFUSED)],
     "moderation": [({}, REFUSED)],
     "n": [(2, TAKEN), (50, REFUSED)],
-    "parallel_tool_calls": [(True, TAKEN), (False, REFUSED)],
+    "parallel_tool_calls": [(True, TAKEN), (False, TAKEN)],
     "prediction": [({"type": "content", "content": "x"}, REFUSED)],
     "presence_penalty": [(0.5, TAKEN)],
     "prompt_cache_key": [("k", TAKEN)],
     "prompt_cache_options": [({"mode": "auto"}, TAKEN)],
     "prompt_cache_retention": [("24h", TAKEN)],
     "reasoning_effort": [("low", REFUSED)],
-    "response_format": [({"type": "text"}, TAKEN), (SCHEMA, REFUSED)],
+    "response_format": [({"type": "text"}, TAKEN), (SCHEMA, TAKEN), ({"type": "x"}, REFUSED)],
     "safety_identifier": [("u", TAKEN)],
     "seed": [(7, TAKEN)],
     "service_tier": [("auto", TAKEN), ("default", TAKEN), ("flex", REFUSED)],
@@ -49,7 +49,7 @@ CHAT = {
     "stream": [(True, TAKEN)],
     "stream_options": [({"include_usage": True}, REFUSED)],  # without a stream
     "temperature": [(0.5, TAKEN), (-1, REFUSED)],
-    "tool_choice": [("none", TAKEN), ("required", REFUSED)],
+    "tool_choice": [("none", TAKEN), ("required", TAKEN), ("all", REFUSED)],
     "tools": [([TOOL], TAKEN)],
     "top_logprobs": [(2, REFUSED), (0, TAKEN)],  # without logprobs
     "top_p": [(0.5, TAKEN)],
@@ -90,8 +90,13 @@ ROWS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
 
 
 def test_the_tables_have_what_openais_client_sends():
-    for path, create in (("/v1/completions", Completions.create), ("/v1/chat/completions", Chats.create)):
-        assert {name for name, (origin, _) in rows(path).items() if origin == "OpenAI"} == parameters(create)
+    for path, create in (
+        ("/v1/completions", Completions.create),
+        ("/v1/chat/completions", Chats.create),
+    ):
+        assert {
+            name for name, (origin, _) in rows(path).items() if origin == "OpenAI"
+        } == parameters(create)
 
 
 @pytest.fixture(scope="module")

@@ -315,14 +315,15 @@ def test_a_drain_finishes_streams(start_server):
     assert server.process.wait(60) == 0
 
 
-def test_a_body_is_no_larger_than_what_one_host_may_hold(start_server):
-    """Three quarters of 16 MiB: 413 says so, where 429 would have the client come again for ever."""
+def test_a_body_is_no_larger_than_what_one_client_may_hold(start_server):
+    """A client may hold half of 16 MiB, and a body takes a quarter of that. A larger body gets 413: with
+    429 the client would try again for ever."""
     server = start_server(
         'models { name: "fake" fake {} } '
-        "server { max_receive_bytes: 1073741824 max_transport_bytes: 16777216 }",
+        "server { max_receive_bytes: 1073741824 memory_bytes: 33554432 max_transport_bytes: 16777216 }",
         "--openai=127.0.0.1:0",
     )
-    most = 12 * (1 << 20) - 8192  # less what its head may have
+    most = 2 << 20
     host, port = server.ports["openai"].rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(

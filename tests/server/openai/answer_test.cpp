@@ -25,7 +25,7 @@ Message from(const std::string& text) {
   return out;
 }
 
-const v1::Started kStarted =
+const v1::Started kStartedEvent =
     from<v1::Started>("request_id: 'r' method: METHOD_BILD contract: CONTRACT_LOSSY");
 constexpr char kFinished[] = R"(finish_reason: FINISH_REASON_EOS seed: 18446744073709551615
     usage { prompt_tokens: 3 cached_tokens: 1 completion_tokens: 2 } stats { tokens_per_pass: 2 })";
@@ -38,7 +38,7 @@ Head head(Kind kind, bool logprobs = false, int per_prompt = 1) {
 }
 
 // The JSON of each event of a stream; null for [DONE].
-std::vector<json> events_in(const std::string& stream) {
+std::vector<json> answer_events(const std::string& stream) {
   std::vector<json> out;
   for (const absl::string_view event : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
     absl::string_view text = event;
@@ -51,7 +51,7 @@ std::vector<json> events_in(const std::string& stream) {
 
 TEST(OpenAiAnswer, AChatIsWhole) {
   Answer answer(head(Kind::kChat, /*logprobs=*/false, /*per_prompt=*/2), 2);
-  answer.started(kStarted);
+  answer.started(kStartedEvent);
   for (int i = 0; i < 2; ++i) {
     answer.chunk(i, "", {});
     for (const char* const text : {"a", "\"", "\n"}) answer.chunk(i, text, {});
@@ -68,7 +68,7 @@ TEST(OpenAiAnswer, AChatIsWhole) {
        "finish_reason":"length"}],
       "usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,
                "prompt_tokens_details":{"cached_tokens":1},
-               "completion_tokens_details":{"accepted_prediction_tokens":0,
+               "completion_tokens_details":{"reasoning_tokens":0,"accepted_prediction_tokens":0,
                                             "rejected_prediction_tokens":0}},
       "tandem":{"method":"bild","contract":"lossy","seed":"18446744073709551615",
                 "tokens_per_pass":2.0}})"));
@@ -116,7 +116,7 @@ TEST(OpenAiAnswer, LogprobsHaveBytes) {
 TEST(OpenAiAnswer, AChatIsStreamed) {
   Events events(head(Kind::kChat, /*logprobs=*/false, /*per_prompt=*/2), 2,
                 /*include_usage=*/true);
-  std::string stream = events.started(kStarted);
+  std::string stream = events.started(kStartedEvent);
   stream += events.chunk(1, "hi", {});
   for (int i = 0; i < 2; ++i) {
     v1::Finished finished = from<v1::Finished>(kFinished);
@@ -124,7 +124,7 @@ TEST(OpenAiAnswer, AChatIsStreamed) {
     stream += events.finished(finished);
   }
   stream += events.end();
-  const std::vector<json> all = events_in(stream);
+  const std::vector<json> all = answer_events(stream);
   ASSERT_EQ(all.size(), 7U);
   EXPECT_EQ(all[0], json::parse(R"({"id":"chatcmpl-req-1","object":"chat.completion.chunk",
       "created":1700,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"",
@@ -143,10 +143,10 @@ TEST(OpenAiAnswer, AChatIsStreamed) {
 
 TEST(OpenAiAnswer, OffsetsOfACompletionContinueAcrossChunks) {
   Events events(head(Kind::kCompletion, true), 1, /*include_usage=*/false);
-  EXPECT_EQ(events.started(kStarted), "");
+  EXPECT_EQ(events.started(kStartedEvent), "");
   const auto token = from<v1::Token>(R"(text: "a\303\251" bytes: "a\303\251")");
-  const auto all = events_in(events.chunk(0, "a\xC3\xA9", {token}) +
-                             events.chunk(0, "a\xC3\xA9", {token}) + events.end());
+  const auto all = answer_events(events.chunk(0, "a\xC3\xA9", {token}) +
+                                 events.chunk(0, "a\xC3\xA9", {token}) + events.end());
   ASSERT_EQ(all.size(), 3U);
   EXPECT_EQ(all[0]["object"], "text_completion");
   EXPECT_FALSE(all[0].contains("usage"));
@@ -223,11 +223,11 @@ TEST(OpenAiAnswer, StatisticsOfDraftsAreVllms) {
 
 TEST(OpenAiAnswer, EventsCountTheTokensSoFar) {
   Events events(head(Kind::kCompletion), 1, /*include_usage=*/true, /*usage_so_far=*/true);
-  v1::Started started = kStarted;
+  v1::Started started = kStartedEvent;
   started.set_prompt_tokens(3);
   EXPECT_EQ(events.started(started), "");
-  const auto all = events_in(events.chunk(0, "a", {}, 2) + events.chunk(0, "b", {}, 1) +
-                             events.finished(finished(0)) + events.end());
+  const auto all = answer_events(events.chunk(0, "a", {}, 2) + events.chunk(0, "b", {}, 1) +
+                                 events.finished(finished(0)) + events.end());
   ASSERT_EQ(all.size(), 5U);
   EXPECT_EQ(all[0]["usage"],
             json::parse(R"({"prompt_tokens":3,"completion_tokens":2,"total_tokens":5})"));
@@ -271,6 +271,62 @@ TEST(OpenAiError, HasOpenAisShapeAndOurMessage) {
   for (const int status : {400, 408, 413, 429, 431, 501, 505}) {
     EXPECT_FALSE(json::parse(error_json(status))["error"]["message"].get<std::string>().empty());
   }
+}
+
+v1::ToolCall call(const std::string& fields) { return from<v1::ToolCall>(fields); }
+
+TEST(OpenAiAnswer, AMessageHasReasoningAndCalls) {
+  Answer answer(head(Kind::kChat), 1);
+  AnswerDelta begin, middle, last;
+  begin.reasoning = "Hm";
+  begin.add(call("id: 'x' name: 'bad' arguments: '{'"));
+  begin.add(call("broken: true"));
+  middle.reasoning = ".";
+  middle.add(call("index: 1 id: 'abc' name: 'now' arguments: '{\\\"a\\\"'"));
+  last.add(call("index: 1 arguments: ':1}'"));
+  for (const AnswerDelta& delta : {begin, middle, last}) answer.chunk(0, "", {}, delta);
+  v1::Finished finished = from<v1::Finished>(kFinished);
+  finished.set_tool_calls(1);
+  finished.mutable_usage()->set_reasoning_tokens(1);
+  answer.finished(finished);
+  const json all = json::parse(answer.json());
+  EXPECT_EQ(all["choices"][0]["message"], json::parse(R"({"role":"assistant","content":null,
+      "reasoning_content":"Hm.","tool_calls":[{"id":"abc","type":"function",
+      "function":{"name":"now","arguments":"{\"a\":1}"}}],"refusal":null})"))
+      << "a broken call is none";
+  EXPECT_EQ(all["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(all["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+  EXPECT_GT(answer.bytes(), 20U);
+}
+
+TEST(OpenAiAnswer, CallsAreStreamedAsDeltas) {
+  Events events(head(Kind::kChat), 1, /*include_usage=*/false);
+  events.started(kStartedEvent);
+  AnswerDelta delta;
+  delta.reasoning = "Hm";
+  delta.add(call("index: 2 id: 'abc' name: 'now' arguments: '{'"));
+  delta.add(call("index: 2 arguments: '}'"));
+  delta.add(call("index: 3 id: 'd' name: 'now'"));
+  const auto delta_of = [](const std::string& event) {
+    return answer_events(event).at(0)["choices"][0]["delta"];
+  };
+  EXPECT_EQ(delta_of(events.chunk(0, "", {}, 1, delta)), json::parse(R"({"reasoning_content":"Hm",
+      "tool_calls":[{"index":2,"id":"abc","type":"function",
+                     "function":{"name":"now","arguments":"{}"}},
+                    {"index":3,"id":"d","type":"function",
+                     "function":{"name":"now","arguments":""}}]})"))
+      << "parts of a call are joined";
+  AnswerDelta more;
+  more.add(call("index: 3 arguments: '{\\\"a'"));
+  EXPECT_EQ(delta_of(events.chunk(0, "x", {}, 1, more)), json::parse(R"({"content":"x",
+      "tool_calls":[{"index":3,"function":{"arguments":"{\"a"}}]})"));
+  v1::Finished finished = from<v1::Finished>(kFinished);
+  finished.set_tool_calls(2);
+  EXPECT_EQ(answer_events(events.finished(finished)).at(0)["choices"][0]["finish_reason"],
+            "tool_calls");
+  finished.set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
+  EXPECT_EQ(answer_events(events.finished(finished)).at(0)["choices"][0]["finish_reason"],
+            "length");
 }
 
 }  // namespace

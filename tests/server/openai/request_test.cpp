@@ -218,7 +218,36 @@ TEST(OpenAiRequest, MessagesBecomeOurs) {
       template_args: "{\"enable_thinking\":false}" })");
   EXPECT_EQ(r.names.at("max_new_tokens"), "max_completion_tokens");
   const Request none = chat(absl::StrCat(kMessages, R"(,"tools":[{}],"tool_choice":"none")"));
-  EXPECT_EQ(none.message.chat().tools_size(), 0);
+  EXPECT_EQ(none.message.chat().tool_choice(), v1::TOOL_CHOICE_NONE);
+}
+
+TEST(OpenAiRequest, ToolChoices) {
+  const auto tools = [](const std::string& members) {
+    v1::Chat out = chat(absl::StrCat(kMessages, R"(,"tools":[{}],)", members)).message.chat();
+    out.clear_messages();
+    out.clear_tools();
+    return out.ShortDebugString();
+  };
+  EXPECT_EQ(tools(R"("tool_choice":"auto")"), "tool_choice: TOOL_CHOICE_AUTO");
+  EXPECT_EQ(tools(R"("tool_choice":"required","parallel_tool_calls":false)"),
+            "tool_choice: TOOL_CHOICE_REQUIRED parallel_tool_calls: false");
+  EXPECT_EQ(tools(R"("tool_choice":{"type":"function","function":{"name":"f"}})"),
+            R"(tool_choice: TOOL_CHOICE_REQUIRED allowed_tools: "f")");
+  EXPECT_EQ(tools(R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[
+                {"type":"function","function":{"name":"f"}},
+                {"type":"function","function":{"name":"g"}}]}})"),
+            R"(tool_choice: TOOL_CHOICE_AUTO allowed_tools: "f" allowed_tools: "g")");
+  const auto bad = [](const std::string& choice) {
+    return wrong_chat(R"("tool_choice":)" + choice);
+  };
+  EXPECT_THAT(bad("\"SECRET\""), HasSubstr("tool_choice: another value; allowed: \"none\""));
+  EXPECT_THAT(bad("7"), HasSubstr("tool_choice: a number"));
+  EXPECT_THAT(bad(R"({"type":"SECRET"})"), HasSubstr("tool_choice.type: another type"));
+  EXPECT_THAT(bad(R"({"allowed_tools":{"mode":"none","tools":[]}})"),
+              AllOf(HasSubstr("tool_choice.allowed_tools.mode: another value"),
+                    HasSubstr("tool_choice.allowed_tools.tools: 0 of them")));
+  EXPECT_THAT(bad(R"({"allowed_tools":{"tools":[7]}})"),
+              HasSubstr("tool_choice.allowed_tools.tools[0]: a number"));
 }
 
 TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
@@ -248,9 +277,8 @@ TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
 }
 
 TEST(OpenAiRequest, StructuredOutputIsWhatOurApiSaysOfIt) {
-  EXPECT_EQ(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_object"})"))
-                .message.json_schema(),
-            "{\"type\":\"object\"}");
+  EXPECT_TRUE(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_object"})"))
+                  .message.has_json_object());
   EXPECT_EQ(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_schema","json_schema":
                 {"name":"n","strict":true,"schema":{"type":"string"}}})"))
                 .message.json_schema(),
@@ -262,16 +290,15 @@ TEST(OpenAiRequest, RefusesByNameWhatIsNotBuilt) {
        {R"("audio":{})", R"("prediction":{})", R"("reasoning_effort":"low")", R"("functions":[])",
         R"("function_call":"auto")", R"("web_search_options":{})", R"("verbosity":"low")",
         R"("store":true)", R"("service_tier":"flex")", R"("modalities":["audio"])",
-        R"("tool_choice":"required")", R"("parallel_tool_calls":false)",
-        R"("response_format":{"type":"x"})", R"("echo":true)", R"("prompt":"x")", R"("surprise":1)",
-        R"("top_logprobs":3)"}) {
+        R"("tool_choice":"all")", R"("parallel_tool_calls":1)", R"("response_format":{"type":"x"})",
+        R"("echo":true)", R"("prompt":"x")", R"("surprise":1)", R"("top_logprobs":3)"}) {
     const std::string name = std::string(member).substr(1, std::string(member).find(':') - 2);
     EXPECT_THAT(wrong_chat(member), HasSubstr(name)) << member;
   }
   for (const char* member :
        {R"("n":3,"best_of":2)", R"("best_of":17)", R"("stream":true,"best_of":2)",
         R"("echo":true,"suffix":"x")", R"("messages":[])", R"("prompt_logprobs":1)",
-        R"("guided_json":{})", R"("mirostat":2)", R"("priority":1)", R"("max_completion_tokens":3)",
+        R"("mirostat":2)", R"("priority":1)", R"("max_completion_tokens":3)",
         R"("stream_options":{})", R"("top_logprobs":3)"}) {
     const std::string text(member);
     const std::string last = text.substr(text.rfind(",\"") + 1);

@@ -1,5 +1,5 @@
-// JSON from anywhere, as a completion, a chat, a Messages and a Responses request: it becomes a message, or is refused
-// as the client's fault, without quoting texts.
+// JSON from anywhere, as a completion, a chat, a Messages and a Responses request: it becomes a
+// message, or is refused as the client's fault, without quoting texts.
 #include <cstddef>
 #include <cstdint>
 #include <string>
