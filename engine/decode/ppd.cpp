@@ -133,6 +133,7 @@ std::vector<Token> Ppd::candidates_of(const Out& early) const {
   for (const Ranked& r : early.top) {
     if (std::ranges::find(c, r.token) == c.end()) c.push_back(r.token);
   }
+  if (c.empty()) c.push_back(early.argmax);  // a constraint leaves no token
   c.resize(std::min(c.size(), static_cast<size_t>(a_.candidates)));
   return c;
 }

@@ -86,6 +86,7 @@ Outcome expect_constrained_ar(const std::function<BoxOptions(Rng&, bool tight)>&
     std::vector<Pair> all;
     for (int i = 0; i < 8; ++i, ++seen.cases) {
       Constrained c = random_constrained(box, rng, chance(rng, 50), seed % 3 == 0);
+      use(c.spec, rng, box);
       SequenceSpec ar = box.spec(c.spec.prompt, c.spec.stops.max_new_tokens);
       ar.warp = c.spec.warp;
       ar.stops.eos = c.spec.stops.eos;
@@ -93,7 +94,6 @@ Outcome expect_constrained_ar(const std::function<BoxOptions(Rng&, bool tight)>&
       Pair pair{c.shape, nullptr, nullptr, {}};
       pair.expected = reference::autoregressive(box.config(), ar.prompt, ar.warp, ar.stops.eos,
                                                 ar.stops.max_new_tokens);
-      use(c.spec, rng, box);
       constrain(c.shape, &c.spec);
       const RequestId id = c.spec.id;
       pair.method = box.submit(std::move(c.spec));
@@ -272,7 +272,8 @@ TEST(ContractConstraint, LlmToSlm) {
 
 // A hypothesis that ends is complete; one at a dead end is no candidate.
 TEST(ContractConstraint, Beam) {
-  expect_constrained_ar(pair_of_models, 400, false, [](SequenceSpec& s, Rng& rng, const Box&) {
+  const auto boxes = [](Rng& rng, bool) { return pair_of_models(rng, false); };
+  expect_constrained_ar(boxes, 400, false, [](SequenceSpec& s, Rng& rng, const Box&) {
     BeamParams a;
     a.width = between(rng, 2, 4);
     s.warp.temperature = 0;
