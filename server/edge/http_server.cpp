@@ -96,7 +96,7 @@ HttpExchange::~HttpExchange() {
 }
 
 void HttpExchange::drop_body() {
-  message.body = {};
+  std::string().swap(message.body);  // assigning an empty string would keep the memory
   charge.resize(exchange_bytes(message));
 }
 
