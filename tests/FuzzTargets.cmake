@@ -1,4 +1,4 @@
-# A fuzz target for each parser of what comes from somewhere else (cmake/Fuzz.cmake).
+# A fuzz target for each parser of untrusted input (cmake/Fuzz.cmake).
 set(weights engine/backend/torch/weights)
 tandem_fuzz(safetensors ${weights}/fuzz/safetensors_fuzz.cpp
   SEEDS ${weights}/fuzz/seeds/safetensors/* DICT fuzz/json.dict DEPS tandem::weights)

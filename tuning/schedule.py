@@ -33,7 +33,7 @@ class Budget:
 
 @dataclass
 class TrainingState:
-    """What a checkpoint keeps beside weights and optimizer states."""
+    """State of a checkpoint besides weights and optimizer states."""
 
     step: int = 0
     seconds: float = 0.0  # spent in training steps, over all runs

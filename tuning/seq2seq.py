@@ -216,7 +216,7 @@ def held_out_loss(
 
 
 def train(trainer: Trainer, held_out: dict[str, list[Pair]]) -> bool:
-    """Until the budget is used up, or a signal comes: then False. Saves at every report."""
+    """Trains until the budget is used up, or until a signal: then False. Saves at every report."""
     stopping = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.append(True))
@@ -313,7 +313,7 @@ def agreement(model: T5ForConditionalGeneration, pairs: list[Pair]) -> float:
 def quality(
     model: T5ForConditionalGeneration, tokenizer: Tokenizer, pairs: dict[str, list[Pair]]
 ) -> dict[str, float]:
-    """Greedy answers beside the targets: ROUGE-L of docstrings, the share of names that are right."""
+    """Greedy answers compared with the targets: ROUGE-L of docstrings, share of correct names."""
     texts = {}
     for task, some in pairs.items():
         answers = list(write(model, [pair.source for pair in some], LONGEST_TARGET))

@@ -26,7 +26,8 @@ constexpr char kGenerateIntro[] =
     "  git diff | tandem generate --system 'Summarize this change.'\n"
     "  tandem generate --model code --prompt-file main.py --temperature 0.8 --seed 1\n"
     "  tandem generate 'def fib(n):' --method bild --set bild.rollback_threshold=0.69\n"
-    "  tandem generate --chat messages.json --format json\n\n"
+    "  tandem generate --chat messages.json --format json\n"
+    "  tandem generate 'A user as JSON:' --json-schema user.schema.json\n\n"
     "Without a prompt, standard input is the prompt. If the server has one model, --model is\n"
     "optional. Text goes to standard output, errors go to standard error.\n\n"
     "Exit status: 0 success, 1 the request failed, 2 wrong usage.\n";
@@ -67,16 +68,21 @@ class StreamPrinter {
     if (texts_.size() > 1) {
       texts_[i] += text;
     } else {
+      side_.print(event.chunk());
       write_out(text);
     }
   }
-  void end() const { write_out(texts_.size() > 1 ? titled_choices(texts_, colours_) : "\n"); }
+  void end() {
+    side_.end();
+    write_out(texts_.size() > 1 ? titled_choices(texts_, colours_) : "\n");
+  }
 
  private:
   const v1::GenerateRequest& request_;
   const bool echo_, colours_;
   std::vector<Painter> painters_;
   std::vector<std::string> texts_;
+  SidePrinter side_;
 };
 
 // The legend of the colours, and the statistics. Plain decoding gets neither, unless `stats`.
@@ -113,6 +119,8 @@ absl::StatusOr<int> run_generate(CommandLine& line) {
   const bool json = line.json();
   const bool colours = line.colours() && !json;
   if (colours && !request.has_return_token_texts()) request.set_return_token_texts(true);
+  // Colors follow the tokens, which include those of reasoning and calls.
+  if (colours && !request.has_raw_text()) request.set_raw_text(true);
   // The JSON object lists every token.
   if ((json || summary.has_value()) && !request.has_return_tokens()) {
     request.set_return_tokens(true);

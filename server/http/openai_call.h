@@ -19,6 +19,7 @@
 #include "server/edge/stream_out.h"
 #include "server/grpc/call_record.h"
 #include "server/grpc/complete_response.h"
+#include "server/http/completion_batch.h"
 #include "server/openai/answer.h"
 #include "server/openai/request.h"
 
@@ -29,12 +30,15 @@ struct OpenAiItem {
   int choice = -1;
   int64_t count = 0;  // tokens
   std::string text;
+  openai::AnswerDelta more;       // of chats
   std::vector<v1::Token> listed;  // if log-probabilities are requested
   int64_t token_bytes = 0;
 
   int index() const { return choice; }
   int64_t tokens() const { return count; }
-  int64_t bytes() const { return kOverhead + static_cast<int64_t>(text.size()) + token_bytes; }
+  int64_t bytes() const {
+    return kOverhead + static_cast<int64_t>(text.size() + more.bytes()) + token_bytes;
+  }
   void append(const OpenAiItem& later);
 
   static constexpr int64_t kOverhead = 256;  // approximate, per event
@@ -66,9 +70,11 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   absl::Status charge_answer(int64_t bytes);  // on the engine's thread
 
   // Events of the engine:
-  void on_started(const Started& event);
+  void on_started(int prompt, const Started& event);
+  void on_echo(int choice, std::string text, const std::vector<TokenInfo>& tokens);
   void on_chunk(Chunk event);
-  void add_to_answer(const OpenAiItem& item);
+  void list_tokens(const std::vector<TokenInfo>& tokens, OpenAiItem* item) const;
+  void check_answer();
   void on_finished(const Finished& event);
   void on_failed(const absl::Status& status);
   void end(const absl::Status& status, std::optional<OpenAiItem> last = std::nullopt);
@@ -81,9 +87,9 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
 
   // StreamPort:
   void post() override { server_.post(&output_); }
-  void pause() override { engine_->pause(id_); }
-  void resume() override { engine_->resume(id_); }
-  void cancel() override { engine_->cancel(id_); }
+  void pause() override { batch_->pause(); }
+  void resume() override { batch_->resume(); }
+  void cancel() override { batch_->cancel(); }
   void hold(int64_t bytes) override { answer_charge_.resize(bytes); }
   void write(OpenAiItem item) override;
   void write_last(OpenAiItem item) override;
@@ -107,16 +113,15 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   CallRecord record_;
   // Set before the sink starts:
   bool stream_ = false;
-  std::string max_tokens_ = "max_tokens";  // the client's name of the field
-  TokenBytes token_bytes_;                 // if log-probabilities are requested
+  openai::FieldNames names_;  // that the client used
+  TokenBytes token_bytes_;    // if log-probabilities are requested
   openai::Head head_;
   std::optional<openai::Events> events_;
-  std::optional<openai::Answer> answer_;  // unless streamed
-  MemoryAccount::Charge answer_charge_;   // until it is written
-  bool too_long_ = false;                 // the response does not fit, and the request still runs
-  int choices_ = 1;
-  Engine* engine_ = nullptr;
-  RequestId id_ = 0;  // set before out_.attach()
+  std::optional<openai::Answer> answer_;    // unless streamed
+  MemoryAccount::Charge answer_charge_;     // until it is written
+  int64_t prompt_tokens_ = 0;               // of prompts whose first choice has finished
+  bool too_long_ = false;                   // the response is too long, and the request still runs
+  std::shared_ptr<CompletionBatch> batch_;  // set before out_.attach()
 };
 
 }  // namespace tandem

@@ -101,7 +101,7 @@ def test_calls_that_end_at_once(attack, call):
             target.metric(f"tandem_{what}_total")
             for what in ("requests_failed", "pending_calls_expired")
         )
-        # A share, and not a number: how many end between gate and service is the machine's affair. If
+        # A share, not a number: how many end before a service has them depends on the machine. If
         # gRPC had to queue calls, most admitted calls would be lost.
         assert heard >= 1500, f"no attack: {heard} calls came, {len(gone)} connections are gone"
         assert lost < heard / 2, f"{lost} calls lost their places, and {heard} were heard of"

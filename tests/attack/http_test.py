@@ -1,4 +1,4 @@
-"""Slow, silent and fat clients of the HTTP port hold up no probe."""
+"""Slow, silent and oversized clients of the HTTP port delay no probe."""
 
 import socket
 

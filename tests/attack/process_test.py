@@ -110,7 +110,7 @@ def test_a_log_without_a_reader(start, api):
 
 
 def test_few_files(start, api):
-    """With 256 files there is room for 128 connections, and probes are answered whatever comes."""
+    """256 file descriptors allow 128 connections, and probes are always answered."""
     process, ports = start(
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)),

@@ -63,7 +63,7 @@ def test_colours_show_who_wrote_what_and_change_no_text(tandem, way):
     assert stats["large_tokens"] == 24 - small
     assert sum(i * n for i, n in enumerate(stats["accept_lengths"])) == small
     assert ("corrected" in legend) == (corrected > 0)
-    assert ("kept" in legend) == (small > 0)
+    assert ("accepted" in legend) == (small > 0)
     assert (
         f"24 tokens in {stats['large_passes']} large and {stats['small_passes']} small" in figures
     )
@@ -147,7 +147,7 @@ def test_json_has_the_documented_members(tandem):
         "tokens",
     } <= set(answer)
     assert answer["finish_reason"] == "MAX_TOKENS"
-    assert answer["method"] == "ngram"  # as far as that pays
+    assert answer["method"] == "ngram"  # chosen by auto
     assert answer["contract"] == "EXACT"
     assert answer["usage"] == {"prompt_tokens": 2, "cached_tokens": 0, "completion_tokens": 4}
     assert answer["seed"] == 7

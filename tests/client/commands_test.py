@@ -71,7 +71,7 @@ def test_compare_shows_what_differs(tandem):
     assert "\x1b[32m" in tandem(*args, "--color=always").stdout.decode()
     answer = json.loads(tandem(*args, "--format=json").stdout)
     first, second = answer["answers"]
-    assert (first["asked"], second["asked"]) == ("autoregressive", "bild")
+    assert (first["requested_method"], second["requested_method"]) == ("autoregressive", "bild")
     assert (first["same"], second["same"]) == (True, False)
     assert second["contract"] == "LOSSY"
     assert first["stats"]["large_passes"] > second["stats"]["large_passes"]
@@ -92,7 +92,7 @@ def test_compare_shows_a_method_that_fails_and_continues(tandem):
     run = tandem(*args, "--format=json")
     assert run.returncode == 1
     first, second, third = json.loads(run.stdout)["answers"]
-    assert first["asked"] == "bita"
+    assert first["requested_method"] == "bita"
     assert set(first["error"]) == {"status", "message"}
     assert (second["same"], third["same"]) == (True, True)
 
@@ -216,3 +216,26 @@ def test_completion_of_an_unknown_shell(tandem):
     run = tandem("completion", "fish")
     assert run.returncode == 2
     assert 'SHELL: "fish"; allowed: bash, zsh' in run.stderr.decode()
+
+
+def test_reasoning_and_calls_are_separate_from_the_text(tandem, start_server, tmp_path):
+    call = '<tool_call>{"name": "now", "arguments": {"zone": "CET"}}</tool_call>'
+    answer = json.dumps(f"<think>Hm.</think>Look.{call}")
+    server = start_server(
+        f'models {{ name: "script" fake {{ answers: {answer} }} }} '
+        'deployments { name: "script" large: "script" reasoning_format: REASONING_FORMAT_THINK }'
+    )
+    chat = tmp_path / "chat.json"
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    chat.write_text(json.dumps({"messages": [{"role": "user", "content": "?"}], "tools": tools}))
+    run = tandem("generate", f"--chat={chat}", address=server.grpc)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == b"Look.\n"
+    assert run.stderr == b'Hm.\ncall now: {"zone": "CET"}\n'
+    run = tandem("generate", f"--chat={chat}", "--format=json", address=server.grpc)
+    made = json.loads(run.stdout)
+    assert made["text"] == "Look." and made["reasoning"] == "Hm."
+    assert made["tool_calls"][0]["name"] == "now"
+    assert json.loads(made["tool_calls"][0]["arguments"]) == {"zone": "CET"}
+    talk = tandem("chat", address=server.grpc, stdin="?\n")
+    assert talk.stdout.decode() == f"Look.{call}\n" and "Hm.\n" in talk.stderr.decode()

@@ -78,3 +78,22 @@ def test_openais_client_lists_completes_streams_and_fails(node, served):
     failed = by_openai(node, served, "--method=none")
     assert failed.returncode == 1
     assert "400 invalid_field: tandem.method: another method; allowed: auto" in failed.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--whole",)])
+def test_openais_client_calls_tools(node, start_server, flags):
+    call = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+    script = f'answers: {json.dumps(call)} answers: "It is 18 degrees."'
+    server = start_server(
+        f'models {{ name: "script" fake {{ {script} }} }}', "--openai=127.0.0.1:0"
+    )
+    done = node(
+        "tools.js",
+        f"--server={server.ports['openai']}",
+        "--model=script",
+        "--prompt=How warm is it?",
+        *flags,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == 'get_weather {"city": "Paris"}\n'
+    assert done.stdout == "It is 18 degrees.\n"

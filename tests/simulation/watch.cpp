@@ -228,7 +228,7 @@ void Watch::check_progress(const SequenceRun& run, int first_priority) {
   if (run.state() != SequenceRun::kRunning || run.spec().priority < first_priority) {
     last = batches_done_;
   } else if (batches_done_ - last > patience(world_->plan.limits)) {
-    world_->broken(absl::StrCat("sequence ", run.id(), " could run and has not for ",
+    world_->broken(absl::StrCat("sequence ", run.id(), " could run but has not for ",
                                 batches_done_ - last, " batches"));
     last = batches_done_;
   }

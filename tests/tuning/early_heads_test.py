@@ -1,4 +1,4 @@
-"""tuning/early_heads.py: heads come to read of early layers what a frozen model says at its top."""
+"""tuning/early_heads.py: heads learn to predict a frozen model's output from early layers."""
 
 import argparse
 import json

@@ -104,7 +104,7 @@ def test_a_prompt_of_unique_length_is_conditioned_on_no_other(texts):
 
 
 def test_a_prompt_is_conditioned_on_others_of_its_kind():
-    """Two kinds of the same length, of one of which there is but one."""
+    """Two kinds of the same length; one kind has a single sample."""
     kinds = ["name", "docstring", "name", "docstring", "docstring"]
     mixed = Samples([Text([i] * 4, [1], kind) for i, kind in enumerate(kinds)])
     some, others = conditioned_samples.others(mixed)

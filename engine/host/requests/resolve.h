@@ -4,11 +4,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/grammar/grammar_constraint.h"
 #include "engine/host/deployment.h"
+#include "engine/host/requests/answer_format.h"
 #include "engine/host/requests/request.h"
 #include "engine/host/requests/resolve_prompt.h"
 #include "engine/sched/spec.h"
@@ -21,9 +24,11 @@ struct Resolved {
   std::string method;
   Contract contract = Contract::kExact;
   std::shared_ptr<const StopStrings> stops;
+  std::shared_ptr<GrammarConstraint> constraint;  // that of spec.warp; null: none
   // Of the model that answers, and the last tokens of the prompt in it.
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<Token> context;
+  std::optional<AnswerPlan> answer;
 };
 // `fresh_seed` is used if the request has none.
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "engine/base/mutex.h"
+#include "engine/pass/constraint.h"
 #include "engine/text/stream_decoder.h"
 
 namespace tandem {
@@ -44,11 +46,14 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
     // Text thread.
     Chunk text_of(const std::vector<Emitted>& tokens);
     Finished finish(const SequenceEnd& how, Chunk* last);
+    void add_parts(AnswerParts parts, Chunk* chunk) const;
 
     RequestStream* const stream;
     const int index;
     StreamDecoder decoder;
     StopMatcher stops;
+    std::optional<AnswerParser> parser;
+    int64_t reasoning_tokens = 0;
     std::vector<Emitted> taken;  // text thread; swaps memory with Arrived::tokens
   };
   // What a choice has produced since the last job.
@@ -82,8 +87,12 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
 RequestStream::Choice::Choice(RequestStream* of, int number)
     : stream(of),
       index(number),
-      decoder(of->plan_.tokenizer, of->plan_.skip_special_tokens, of->plan_.context),
-      stops(of->plan_.stops, of->plan_.include_stop_sequence) {}
+      decoder(of->plan_.tokenizer, of->plan_.skip_special_tokens, of->plan_.context,
+              of->plan_.answer ? of->plan_.answer->markers : std::vector<Token>()),
+      stops(of->plan_.stops, of->plan_.include_stop_sequence) {
+  const std::optional<AnswerPlan>& answer = of->plan_.answer;
+  if (answer) parser.emplace(answer->syntax, answer->in_reasoning);
+}
 
 RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
                              std::function<void()> ended)
@@ -176,7 +185,9 @@ void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
 }
 
 void RequestStream::send(Chunk chunk) const {
-  if (chunk.tokens.empty() && chunk.text.empty()) return;
+  const bool empty = chunk.tokens.empty() && chunk.text.empty() && chunk.reasoning.empty() &&
+                     chunk.tool_calls.empty();
+  if (empty) return;
   sink_->chunk(std::move(chunk));
 }
 
@@ -184,21 +195,50 @@ Chunk RequestStream::Choice::text_of(const std::vector<Emitted>& tokens) {
   Chunk chunk;
   chunk.index = index;
   chunk.tokens.reserve(tokens.size());
+  AnswerParts parts;
   for (const Emitted& e : tokens) {
     std::string text;
     if (!e.end) decoder.push(e.token, text);
-    stops.push(text, chunk.text);
     chunk.tokens.push_back(token_info(e, stream->plan_.logprobs));
+    if (!parser) {
+      stops.push(text, chunk.text);
+      continue;
+    }
+    std::string released;
+    stops.push(text, released);
+    const bool in_reasoning = parser->in_reasoning();
+    parser->push(released, &parts);
+    if (in_reasoning || parser->in_reasoning()) ++reasoning_tokens;
   }
+  add_parts(std::move(parts), &chunk);
   return chunk;
+}
+
+void RequestStream::Choice::add_parts(AnswerParts parts, Chunk* chunk) const {
+  chunk->text += parts.text;
+  chunk->reasoning += parts.reasoning;
+  for (CallPart& part : parts.calls) {
+    if (!part.name.empty()) part.id = call_id(stream->plan_.answer->id_seed, index, part.index);
+    chunk->tool_calls.push_back(std::move(part));
+  }
 }
 
 // Adds held-back text to `last`.
 Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
-  std::string text;
+  std::string text, released;
   decoder.finish(text);
-  stops.push(text, last->text);
-  stops.finish(last->text);
+  stops.push(text, released);
+  stops.finish(released);
+  if (parser) {
+    const bool by_model =
+        how.reason == FinishReason::kEos || how.reason == FinishReason::kStopToken;
+    AnswerParts parts;
+    parser->push(released, &parts);
+    parser->finish(/*cut=*/!by_model, &parts);
+    add_parts(std::move(parts), last);
+  } else {
+    last->text += released;
+  }
   Finished finished;
   finished.index = index;
   finished.method = stream->plan_.started.method;
@@ -210,7 +250,13 @@ Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
   finished.usage.prompt_tokens = how.prompt_tokens;
   finished.usage.cached_tokens = how.stats.cached_tokens;
   finished.usage.completion_tokens = how.completion_tokens;
+  finished.usage.reasoning_tokens = reasoning_tokens;
+  if (parser) finished.tool_calls = parser->complete_calls();
   finished.stats = how.stats;
+  if (how.constraint) {
+    const std::shared_ptr<const LegalTokens> legal = how.constraint->after(how.answer);
+    finished.constraint_satisfied = legal != nullptr && legal->may_end;
+  }
   return finished;
 }
 

@@ -44,7 +44,7 @@ TEST(Engine, StreamsTheModelsOwnGreedyText) {
   EXPECT_EQ(sink->ids(), expected);
   EXPECT_EQ(sink->text(), text_of(expected));
   EXPECT_EQ(sink->start().prompt_tokens, 9);
-  EXPECT_EQ(sink->start().method, "speculative") << "as far as that pays";
+  EXPECT_EQ(sink->start().method, "speculative") << "auto";
   EXPECT_EQ(sink->start().contract, Contract::kExact);
   EXPECT_EQ(sink->end().reason, FinishReason::kMaxTokens);
   EXPECT_EQ(sink->end().usage.completion_tokens, 24);

@@ -41,7 +41,7 @@ inline bool readable(const Fd& fd) {
   return poll(&polled, 1, 60'000) == 1;
 }
 
-// What comes until the other side closes.
+// All data until the other side closes.
 inline std::string read_all(const Fd& fd) {
   std::string out;
   char bytes[4096];

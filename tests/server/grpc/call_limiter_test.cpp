@@ -22,7 +22,7 @@ using test::put;
 
 constexpr char kPath[] = "/tandem.test.Parking/Park";
 
-// Takes calls, and says neither to the limiter nor to anybody else that it has them.
+// Takes calls without reporting them to the limiter.
 class ParkingService final : public RawService {
  public:
   struct Call final : RawReactor {
@@ -69,7 +69,7 @@ class ParkingService final : public RawService {
 constexpr char kAwaited[] = "/tandem.test.Ending/Awaited";
 constexpr char kCalledBack[] = "/tandem.test.Ending/CalledBack";
 
-// Ends each call as it comes, and counts it. Nothing in here thinks of the limiter.
+// Ends and counts each call on arrival, without reporting it to the limiter.
 class EndingService final : public RawService {
  public:
   EndingService() {
@@ -82,7 +82,7 @@ class EndingService final : public RawService {
     });
   }
 
-  // Takes so many calls of the awaited method; `again`: and one more for each that has come.
+  // Takes `calls` calls of the awaited method; `again`: and one more for each call that arrives.
   void take(CallThread& thread, int calls, bool again) {
     for (int i = 0; i < calls; ++i) new Call(this, &thread, again);
   }

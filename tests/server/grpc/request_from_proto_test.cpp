@@ -328,15 +328,39 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
   for (const auto& c : cases) EXPECT_EQ(error(c.fields), c.message) << c.fields;
 }
 
+TEST(RequestFromProto, Constraints) {
+  using Kind = GrammarSpec::Kind;
+  const struct {
+    const char* fields;
+    GrammarSpec spec;
+  } cases[] = {
+      {"json_schema: \"{}\"", {Kind::kJsonSchema, "{}", ""}},
+      {"json_object {} whitespace_pattern: \" \"", {Kind::kJsonObject, "", " "}},
+      {"regex: \"a+\"", {Kind::kRegex, "a+", ""}},
+      {"choice { texts: [\"yes\", \"n\\\"o\"] }", {Kind::kChoice, "[\"yes\",\"n\\\"o\"]", ""}},
+      {"grammar: \"start: A\"", {Kind::kGrammar, "start: A", ""}},
+      {"structural_tag: \"{}\"", {Kind::kStructuralTag, "{}", ""}},
+  };
+  for (const auto& c : cases) {
+    const auto request = translate(c.fields);
+    ASSERT_TRUE(request.ok()) << c.fields << ": " << request.status();
+    EXPECT_EQ(request->constraint, c.spec) << c.fields;
+  }
+  EXPECT_EQ(translate("")->constraint, std::nullopt);
+  EXPECT_EQ(error("regex: \"\""), "regex: empty; allowed: at least one character");
+  EXPECT_EQ(error("choice {}"), "choice.texts: empty; allowed: one text or more");
+  EXPECT_EQ(error("choice { texts: [\"a\", \"\"] }"),
+            "choice.texts[1]: empty; allowed: at least one character");
+  EXPECT_EQ(error("regex: \"secret\" whitespace_pattern: \"secret\""),
+            "whitespace_pattern: 6 bytes; allowed: unset without json_schema, json_object or "
+            "structural_tag");
+}
+
 TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
   const struct {
     const char* fields;
     const char* message;
   } cases[] = {
-      {"json_schema: \"secret\"", "json_schema: 6 bytes; allowed: unset"},
-      {"regex: \"\"", "regex: 0 bytes; allowed: unset"},
-      {"grammar: \"secret\"", "grammar: 6 bytes; allowed: unset"},
-      {"choice { texts: [\"yes\", \"no\"] }", "choice: 2 texts; allowed: unset"},
       {"adapter: \"x\"", "adapter: \"x\"; allowed: empty"},
   };
   for (const auto& c : cases) {
@@ -512,6 +536,38 @@ TEST(TokenizeRequestFromProto, Fields) {
   in.set_text("");
   EXPECT_TRUE(tokenize_request_from(in).ok());
   EXPECT_TRUE(tokenize_request_from(in)->add_special_tokens);
+}
+
+// `fields`: of a chat with the tools f and g.
+absl::StatusOr<ChatPrompt> chat_with_tools(const std::string& fields) {
+  const auto r = generate_request_from(proto(R"(model: "m" chat { messages { role: "user" }
+      tools: "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
+      tools: "{\"name\":\"g\"}" )" + fields + "}"));
+  if (!r.ok()) return r.status();
+  return std::get<ChatPrompt>(r->prompt);
+}
+
+TEST(RequestFromProto, ToolsHaveNames) {
+  const auto all = chat_with_tools("");
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_THAT(all->tool_names, testing::ElementsAre("f", "g"));
+  EXPECT_TRUE(all->parallel_tool_calls);
+  const auto one = chat_with_tools("allowed_tools: 'g' parallel_tool_calls: false");
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_THAT(one->tool_names, testing::ElementsAre("g"));
+  EXPECT_EQ(one->tools_json, "[{\"name\":\"g\"}]") << "the model sees no others";
+  EXPECT_FALSE(one->parallel_tool_calls);
+  const auto none = chat_with_tools("tool_choice: TOOL_CHOICE_NONE");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(none->tools_json.empty());
+  EXPECT_TRUE(none->tool_names.empty());
+}
+
+TEST(RequestFromProto, RefusesUnknownAllowedTools) {
+  EXPECT_THAT(chat_with_tools("allowed_tools: 'SECRET'").status().message(),
+              testing::AllOf(testing::HasSubstr("chat.allowed_tools[0]: another name; allowed: a "
+                                                "name of chat.tools"),
+                             testing::Not(testing::HasSubstr("SECRET"))));
 }
 
 }  // namespace

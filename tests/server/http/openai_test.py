@@ -202,7 +202,7 @@ def test_errors_are_openais_with_our_message(client):
     assert refused(kind=openai.NotFoundError, model="none").code == "model_not_found"
     assert refused(prompt="x" * 20000).code == "context_length_exceeded"
     assert refused(logit_bias={"100000": 1}).param.startswith("logit_bias")
-    assert "best_of" in refused(best_of=3).message
+    assert "best_of" in refused(best_of=3, n=4).message
     assert "surprise: unknown field" in refused(extra_body={"surprise": 1}).message
     assert refused(stream=True, temperature=-1).param == "temperature"
     two = refused(temperature=200, top_p=7)

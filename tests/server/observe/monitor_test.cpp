@@ -45,7 +45,7 @@ class NoFiles {
   std::vector<Fd> taken_;
 };
 
-// Waits for the first trouble, and says what it was.
+// Waits for the first problem and returns its description.
 std::string first_trouble(ServerState* state, grpc::Server* server, const Acceptor& acceptor) {
   state->stuck = false;
   std::promise<void> found;

@@ -20,7 +20,7 @@ struct Played {
   double rows = 0;   // of a pass, on average
 };
 
-// A pass without rows takes 1, one with so many rows as much as `cost` says.
+// A pass without rows takes 1, others take cost(rows).
 template <class Cost>
 Played play(TreeSize& size, std::vector<std::vector<double>> rates, Cost cost, int tokens) {
   SimulatedMasks masks(std::move(rates), 3);
@@ -78,7 +78,7 @@ TEST(TreeSize, IsNotSlowerWhereSmallTreesPromiseTooMuch) {
   EXPECT_GT(play(size, kTrained, cost, 3000).speed, 0.97);
 }
 
-// Rates and costs say that rows pay, and what comes out says otherwise.
+// The estimates predict a gain from rows, but the measured speed contradicts them.
 TEST(TreeSize, TrustsMeasuredOverPredictedGains) {
   TreeSize size(Kind::kSpine, 3, 2, Pace::kFastest);
   double seconds = 0;
