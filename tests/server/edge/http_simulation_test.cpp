@@ -31,7 +31,6 @@ TEST(HttpSimulation, EveryMutationIsDetected) {
     for (; seed < 60 && broken.empty(); ++seed) broken = test::HttpWorld(seed).run();
     active_http_mutation = HttpMutation::kNone;
     EXPECT_NE(broken, "") << each.name << " is not detected";
-    std::cout << each.name << ": seed " << seed - 1 << ": " << broken << "\n";
   }
 }
 #endif
