@@ -9,7 +9,6 @@ namespace tandem {
 #define TANDEM_HTTP_MUTATION_LIST(X)                                                        \
   X(FreeOutput, "unsent responses are not charged")                                         \
   X(FreeBody, "bodies are not charged while they arrive")                                   \
-  X(IgnoreLimit, "input above the limits of the account is accepted")                       \
   X(AcceptAll, "a refused request is served")                                               \
   X(ContinueEarly, "\"100 Continue\" is sent to a client whose request is refused")         \
   X(LostDisconnect, "a call does not learn that its client has left")                       \

@@ -80,8 +80,9 @@ size_t HttpReader::head_bytes() const {
 void HttpReader::refuse(int status) {
   state_ = State::kRefused;
   refusal_ = status;
-  line_ = {};
-  message_.body = {};
+  // Assigning an empty string would keep the memory.
+  std::string().swap(line_);
+  std::string().swap(message_.body);
 }
 
 HttpMessage HttpReader::take() {

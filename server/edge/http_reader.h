@@ -53,7 +53,7 @@ class HttpReader {
   // Whether any byte of a request has arrived.
   bool begun() const { return state_ != State::kHead || !line_.empty() || head_bytes_ > 0; }
   // Whether the client waits for "100 Continue" before it sends the body. True once per request.
-  bool take_expectation() { return std::exchange(expects_, false) && state_ == State::kBody; }
+  bool take_expectation() { return state_ == State::kBody && std::exchange(expects_, false); }
   // The memory of the head (at most its limit, plus a constant per header) and of the body (at most
   // its limit).
   size_t head_bytes() const;

@@ -96,7 +96,7 @@ HttpExchange::~HttpExchange() {
 }
 
 void HttpExchange::drop_body() {
-  message.body = {};
+  std::string().swap(message.body);  // assigning an empty string would keep the memory
   charge.resize(exchange_bytes(message));
 }
 
@@ -383,7 +383,6 @@ bool HttpServer::charge_input(HttpConnection& c) {
   const size_t bytes = kConnectionBytes + c.reader.head_bytes() + c.out.capacity();
   const size_t request = kExchangeBytes + c.reader.body_bytes();
   if (mutated(HttpMutation::kFreeBody)) return true;
-  if (mutated(HttpMutation::kIgnoreLimit)) c.request_charge.resize(static_cast<int64_t>(request));
   return c.charge.try_resize(static_cast<int64_t>(bytes)).ok() &&
          c.request_charge.try_resize(static_cast<int64_t>(request)).ok();
 }

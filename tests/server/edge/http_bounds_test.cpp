@@ -214,6 +214,7 @@ TEST(HttpBounds, AnAnswerThatIsNotReadEndsTheConnection) {
   b.pass(std::chrono::seconds(59));
   EXPECT_FALSE(b.net->closed(socket));
   b.net->read_from_server(socket, 1);  // progress
+  b.settle();
   b.pass(std::chrono::seconds(59));
   EXPECT_FALSE(b.net->closed(socket));
   b.pass(std::chrono::seconds(2));

@@ -7,7 +7,7 @@ namespace tandem {
 namespace {
 
 TEST(HttpSimulation, InvariantsHold) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
     ASSERT_EQ(test::HttpWorld(seed).run(), "") << "seed " << seed;
   }
 }
@@ -28,10 +28,9 @@ TEST(HttpSimulation, EveryMutationIsDetected) {
     std::string broken;
     uint64_t seed = 0;
     active_http_mutation = each.mutation;
-    for (; seed < 400 && broken.empty(); ++seed) broken = test::HttpWorld(seed).run();
+    for (; seed < 60 && broken.empty(); ++seed) broken = test::HttpWorld(seed).run();
     active_http_mutation = HttpMutation::kNone;
     EXPECT_NE(broken, "") << each.name << " is not detected";
-    std::cout << each.name << ": seed " << seed - 1 << ": " << broken << "\n";
   }
 }
 #endif
