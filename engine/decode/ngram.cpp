@@ -1,44 +1,81 @@
 #include "engine/decode/ngram.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "engine/decode/first_token.h"
 #include "engine/decode/ngram_index.h"
 #include "engine/decode/pacing/draft_length.h"
+#include "engine/decode/pacing/draft_stopping.h"
 #include "engine/decode/verification.h"
 
 namespace tandem {
 namespace {
 
-// What followed the same suffix before, up to a token that would end the request.
-Drafts look_up(Gen g, NgramIndex& ngrams, int gamma) {
-  Drafts drafts;
-  std::vector<Token> x;
-  for (const Token t : ngrams.propose(g.seq(), gamma)) {
-    if (g.ends(x)) break;
-    x.push_back(t);
-    drafts.x.push_back(token_in(t));
+// The drafts of a request's rounds: what followed the same suffix before, up to a token that would
+// end the request.
+class Lookups {
+ public:
+  Lookups(Gen g, const NgramParams& a)
+      : g_(g), index_(a.max_ngram), length_(a.pace, a.draft_tokens) {
+    if (a.pace != Pace::kFastest) return;
+    stopping_.emplace(a.draft_tokens, a.stats, DraftStopping::By::kLookup);
   }
-  return drafts;
-}
+
+  int most() const { return std::min(length_.gamma(), g_.remaining() - 1); }
+  Drafts drafts() {
+    Drafts drafts;
+    std::vector<Token> x;
+    const auto add = [&](Token t) {
+      x.push_back(t);
+      drafts.x.push_back(token_in(t));
+      return !g_.ends(x);
+    };
+    if (!stopping_) {
+      for (const Token t : index_.propose(g_.seq(), most())) {
+        if (!add(t)) break;
+      }
+      return drafts;
+    }
+    stopping_->begin_round({g_.load(g_.stage(Role::kLarge)), {}, 0, g_.remaining()});
+    while (drafts.size() < most()) {
+      const NgramIndex::Found found = index_.look_up(g_.seq(), x, 1);
+      if (stopping_->next(found.matched) == DraftStopping::Next::kStop) break;
+      stopping_->add_lookup(found.matched);
+      if (!add(found.tokens.front())) break;
+    }
+    return drafts;
+  }
+  void end_round(int drafted, int accepted) {
+    if (stopping_) {
+      stopping_->end_round(accepted);
+    } else {
+      length_.observe(drafted, accepted);
+    }
+  }
+
+ private:
+  Gen g_;
+  NgramIndex index_;
+  DraftLength length_;
+  std::optional<DraftStopping> stopping_;  // with Pace::kFastest
+};
 
 }  // namespace
 
 Task<void> ngram(Gen g, NgramParams a) {
   const Stage T = g.stage(Role::kLarge);
-  NgramIndex ngrams(a.max_ngram);
-  DraftLength length(a.pace, a.draft_tokens);
+  Lookups lookups(g, a);
   bool ended = co_await first_token(g, {});
   while (!ended) {
-    const int gamma = std::min(length.gamma(), g.remaining() - 1);
-    const double before = g.stats().share_seconds;
-    co_await g.round({{T, g.missing(T) + gamma}});
-    Drafts drafts = look_up(g, ngrams, gamma);
+    const int most = lookups.most();
+    co_await g.round({{T, g.missing(T) + most}});
+    Drafts drafts = lookups.drafts();
     const int drafted = drafts.size();
     const Verified verified = co_await verify_drafts(g, std::move(drafts), Source::kNgram);
-    length.observe(drafted, verified.accepted, g.stats().share_seconds - before);
+    lookups.end_round(drafted, verified.accepted);
     ended = verified.ended;
   }
 }
