@@ -1,8 +1,8 @@
-"""HumanEval (Chen et al. 2021) through the server: quality beside speed, for each way to decode.
+"""HumanEval (Chen et al. 2021) through the server: quality and speed of each decoding method.
 
     scripts/evaluate --humaneval [N] [--temperature 0.8] [--ways auto,BiLD] [--write]
     scripts/evaluate --humaneval --temperature 0 --ways auto --streams 1,4,8 [--seconds 20] [--write]
-    scripts/evaluate --humaneval 24 --temperature 0 --llama-server PATH   # beside llama.cpp's, on the same files
+    scripts/evaluate --humaneval 24 --temperature 0 --llama-server PATH   # also llama.cpp's server, with the same files
 
 The coder pair and the problems are fetched by scripts/models. A model continues each problem's prompt
 as a text; what it writes, up to the first line that is not the function's any more, is run with the
@@ -173,7 +173,7 @@ class Result:
 
     @property
     def error(self) -> float:
-        """Standard error of a share of so many independent problems."""
+        """Standard error of the share, for independent problems."""
         return math.sqrt(self.share * (1 - self.share) / len(self.solved))
 
     @property
@@ -410,7 +410,7 @@ def main(serve, run: Run, command: str, bar) -> int:
         print(f"not here: {', '.join(missing())}; scripts/models fetch {' '.join(missing())}")
         return 1
     if run.llama is not None and run.streams:
-        print("--llama-server: one stream at a time is measured beside it")
+        print("--llama-server: it is measured with one stream at a time")
         return 1
     if not sandbox.own_namespaces():
         print("note: no namespaces here, so programs are run with the machine's network")
