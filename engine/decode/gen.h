@@ -154,10 +154,10 @@ class Gen {
   const std::vector<Token>& seq() const { return s_->tokens(); }
   Stage stage(Role role, int i = 0) const { return s_->stage(role, i); }
   const Warp& warp() const { return s_->warp(); }
-  MethodStats& stats() { return s_->stats(); }             // for the method's own figures
-  TimePoint now() const { return s_->now(); }              // never to choose a token by
+  MethodStats& stats() { return s_->stats(); }                   // for the method's own figures
+  TimePoint now() const { return s_->now(); }                    // never to choose a token by
   ModelLoad load(Stage stage) const { return s_->load(stage); }  // of its model; likewise
-  int rows(Stage stage) const { return s_->rows(stage); }  // that have done stage.to layers
+  int rows(Stage stage) const { return s_->rows(stage); }        // that have done stage.to layers
   // Rows of seq() that have not done stage.to layers.
   int missing(Stage stage) const { return static_cast<int>(s_->tokens().size()) - s_->rows(stage); }
 

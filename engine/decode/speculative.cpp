@@ -157,8 +157,8 @@ class DraftPolicy {
     // The large model adds a token of its own, so the last token needs no draft.
     gamma_ = std::min(stopping_ ? most_ : length_.gamma(), g_.remaining() - 1);
     if (!stopping_) return;
-    stopping_->begin_round({g_.load(large_), g_.load(small_.stage), g_.missing(small_.stage) - 1,
-                            g_.remaining()});
+    stopping_->begin_round(
+        {g_.load(large_), g_.load(small_.stage), g_.missing(small_.stage) - 1, g_.remaining()});
     if (!stopping_->parallel()) drafter_.masks = 0;
   }
   Needs needs() const {

@@ -10,7 +10,8 @@ namespace tandem {
 
 namespace {
 
-// True: the pass is one of a small model, from which its sequence draws, and the large model verifies.
+// True: the pass is one of a small model, from which its sequence draws, and the large model
+// verifies.
 bool is_draft(const PassFlight& f) {
   if (f.role != Role::kSmall || f.pass.read.empty()) return false;
   return std::ranges::any_of(f.sequence->spec().roles(), [](const CastRole& r) {

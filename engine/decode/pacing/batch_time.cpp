@@ -25,9 +25,9 @@ void BatchTime::observe(int rows, double seconds) {
 }
 
 double BatchTime::seconds(double rows) const {
-  if (sizes_.size() == 1) {
-    const Size& only = sizes_.begin()->second;
-    return only.seconds() * (rows + kFreeRows) / (only.rows + kFreeRows);
+  const Size& least = sizes_.begin()->second;
+  if (sizes_.size() == 1 || rows < least.rows) {
+    return least.seconds() * (rows + kFreeRows) / (least.rows + kFreeRows);
   }
   // The line through the two sizes around `rows`, or the nearest two.
   auto above = sizes_.begin();

@@ -24,7 +24,7 @@ class BatchTime {
   double row(double rows) const;
 
  private:
-  // A weight matrix costs as much as about this many rows. Used while one size is known.
+  // Reading the weights costs as much as about this many rows. Used below the smallest known size.
   static constexpr double kFreeRows = 8;
   static constexpr double kMemory = 0.8;  // of a batch's rows, against the next one
 

@@ -15,7 +15,7 @@ constexpr double kObserved = 4;
 constexpr double kSmallShare = 0.3;
 // A pass with a mask runs a row, a parallel token, and a mask behind each.
 constexpr double kParallelRows = 4;
-constexpr double kMostUnspent = 1;  // seconds to explore
+constexpr double kMostUnspent = 64;    // batches of one row: the most time to explore
 constexpr double kAnswers = 1.0 / 16;  // weight of an answer in the mean length
 
 }  // namespace
@@ -88,37 +88,43 @@ void DraftStopping::begin_round(const Round& round) {
   all_accepted_ = 1;
   passes_ = pass_rows_ = of_pass_ = 0;
   further_ = false;
-  const bool timed = now_.large.time != nullptr && now_.large.time->known() &&
-                     now_.large.time->seconds(1) > 0;
-  if (!timed) {  // nothing is known, or nothing takes time
-    best_ = 0;
+  const BatchTime* const time = now_.large.time;
+  const bool could = by_ != By::kLookup;
+  best_ = 0;
+  if (time == nullptr || !time->known()) return use_small(false);
+  if (time->seconds(1) <= 0) {  // nothing takes time, as on a virtual clock
     parallel_ = by_ == By::kParallel;
-    return use_small(by_ != By::kLookup);
+    return use_small(could);
   }
   const double all = std::max(now_.large.sequences, shared_.streams);
-  const double plain = all / now_.large.time->seconds(all);
+  const double plain = all / time->seconds(all);
   const double without = std::max(plain, tokens_per_second(shared_.without_small));
-  bool small = by_ != By::kLookup && pays(shared_.with_small, without);
-  if (by_ != By::kLookup && !small) {
-    // Explores where the small model would pay if it were always right.
-    const bool possible = pays(DraftStats::kAllRight, without);
-    const double cost = catch_up() + DraftStats::kTrial * (seconds_of_small(1) + 2 * row());
-    if (trial_ == 0 && possible && take(cost)) {
-      trial_ = DraftStats::kTrial;
-      shared_.acceptance.limit(4);
-      shared_.with_small.limit(8);
-      acceptance_.limit(1);
-    }
-    small = trial_ > 0;
-  }
-  use_small(small);
-  const RecentRounds& mode = small ? shared_.with_small : shared_.without_small;
-  best_ = std::max(without, small ? tokens_per_second(mode) : 0);
-  others_ = all - 1 + (shared_.streams - 1) * mode.drafts / mode.rounds;
-  const double drafting = shared_.drafting;
-  parallel_ = small && by_ == By::kParallel &&
-              seconds_of_small(kParallelRows * drafting) <
-                  (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(drafting);
+  const auto expect = [&](const RecentRounds& mode) {
+    best_ = std::max(without, tokens_per_second(mode));
+    others_ = all - 1 + (shared_.streams - 1) * mode.drafts / mode.rounds;
+  };
+  expect(could ? shared_.with_small : shared_.without_small);
+  sharing_ = shared_.streams;
+  const double with_masks = seconds_of_small(kParallelRows * sharing_);
+  parallel_ = by_ == By::kParallel &&
+              with_masks < (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(sharing_);
+  use_small(could && ((pays(shared_.with_small, without) && gain_of_small(0) >= 0) ||
+                      explores_small(without)));
+  sharing_ = std::max(1, shared_.drafting);
+  if (!may_draft_) expect(shared_.without_small);
+}
+
+// A trial of the small model, where it would pay if it were always right.
+bool DraftStopping::explores_small(double without) {
+  if (trial_ > 0) return true;
+  const double rounds = DraftStats::kTrial * (seconds_of_small(1) + 2 * row() / best_);
+  if (!pays(DraftStats::kAllRight, without) || !take(catch_up() + rounds)) return false;
+  trial_ = DraftStats::kTrial;
+  // Its observations outweigh older ones.
+  shared_.acceptance.limit(4);
+  shared_.with_small.limit(8);
+  acceptance_.limit(1);
+  return true;
 }
 
 // Tokens that all requests make in the time of one more row of the large model.
@@ -135,8 +141,7 @@ double DraftStopping::gain_of_small(float parallel) const {
   const double later = parallel_ ? next * rate(DraftAcceptance::kNextParallel) : 0;
   double pass = 0;
   if (best_ > 0) {
-    const double drafting = std::max(1, shared_.drafting);
-    pass = best_ * seconds_of_small(drafting * (parallel_ ? kParallelRows : 1)) / drafting;
+    pass = best_ * seconds_of_small(sharing_ * (parallel_ ? kParallelRows : 1)) / sharing_;
   }
   return (1 + known) * (all_accepted_ * next - row()) +
          std::max(0.0, all_accepted_ * later - row()) -
@@ -226,7 +231,8 @@ void DraftStopping::end_round(int accepted) {
   ++shared_.since_further;
   trial_ = std::max(0, trial_ - 1);
   if (best_ <= 0) return;
-  shared_.unspent = std::min(kMostUnspent, shared_.unspent + kExplored * (accepted + 1) / best_);
+  shared_.unspent = std::min(kMostUnspent * now_.large.time->seconds(1),
+                             shared_.unspent + kExplored * (accepted + 1) / best_);
 }
 
 }  // namespace tandem

@@ -76,6 +76,7 @@ class DraftStopping {
   bool pays(const RecentRounds& with, double without) const;
   double catch_up() const;  // seconds
   void use_small(bool on);
+  bool explores_small(double without);
   bool take(double seconds);  // out of the time to explore
   double row() const;
   double gain_of_small(float parallel) const;
@@ -97,7 +98,8 @@ class DraftStopping {
 
   // This round.
   Round now_;
-  double best_ = 1;          // tokens per second, as far as is known
+  double best_ = 0;          // tokens per second; 0: unknown, or nothing takes time
+  double sharing_ = 1;       // requests whose drafts share a batch of the small model
   double others_ = 0;        // rows of the large batch: those of the other requests
   std::vector<int> drafts_;  // classes of DraftAcceptance
   double all_accepted_ = 1;  // probability

@@ -162,7 +162,9 @@ class Server {
     if (!load_.two_models) roles.pop_back();
     spec.cast = make_cast(std::move(roles));
     spec.extra_rows = parallel_draft_rows(load_.masks);
-    spec.stops.max_new_tokens = load_.answer;
+    // Of different lengths, so that requests do not begin and end together.
+    spec.stops.max_new_tokens =
+        load_.answer / 2 + static_cast<int>(rng() % static_cast<uint64_t>(load_.answer));
     spec.series = &metrics_.series.front();
     spec.submitted = clock_.now();
     ++open_;
@@ -198,7 +200,8 @@ class Server {
 }  // namespace
 
 double DeviceTime::seconds(int batch_rows, int works) const {
-  const auto above = std::ranges::find_if(rows, [&](const auto& p) { return p.first >= batch_rows; });
+  const auto above =
+      std::ranges::find_if(rows, [&](const auto& p) { return p.first >= batch_rows; });
   const double more = (works - 1) * work;
   if (above == rows.end()) return rows.back().second * batch_rows / rows.back().first + more;
   if (above == rows.begin()) return above->second + more;

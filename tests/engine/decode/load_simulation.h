@@ -1,6 +1,6 @@
-// A server under load in virtual time: the real loop and methods, on a device that takes as long for
-// its batches as a real one. Clients form a closed loop: each sends its next request, with a prompt
-// that no request has had, when its last one is answered.
+// A server under load in virtual time: the real loop and methods, on a device that takes as long
+// for its batches as a real one. Clients form a closed loop: each sends its next request, with a
+// prompt that no request has had, when its last one is answered.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@ struct DeviceTime {
 
 struct Load {
   int clients = 1;
-  bool bursts = false;  // clients send together, when all are answered
-  int prompt = 150, answer = 128;  // tokens
+  bool bursts = false;             // clients send together, when all are answered
+  int prompt = 150, answer = 128;  // tokens; answers have half to one and a half of this
   double copied = 0;               // share of the answer that the prompt contains, in parts of 8
   Script script;
   DeviceTime large, small;

@@ -29,16 +29,20 @@ TEST(BatchTime, LiesBetweenItsNeighborsWhereNothingWasSeen) {
   time.observe(8, 2.0);
   EXPECT_DOUBLE_EQ(time.seconds(6), 1.6);
   EXPECT_DOUBLE_EQ(time.seconds(5), 1.4);
-  EXPECT_DOUBLE_EQ(time.seconds(2), 0.8);
 }
 
-// One size says little: the weights are most of a small batch.
-TEST(BatchTime, OneSizeIsNotTakenForTheRowsAlone) {
+// The weights are most of a small batch.
+TEST(BatchTime, BelowTheSmallestSizeRowsAreNotAllThatCosts) {
   BatchTime time;
   time.observe(1, 9);
   EXPECT_DOUBLE_EQ(time.seconds(1), 9);
   EXPECT_DOUBLE_EQ(time.seconds(2), 10);
   EXPECT_DOUBLE_EQ(time.seconds(10), 18);
+  BatchTime prompts;
+  prompts.observe(256, 0.66);
+  prompts.observe(410, 1.05);
+  EXPECT_NEAR(prompts.seconds(1), 0.0225, 1e-3);
+  EXPECT_NEAR(prompts.seconds(16), 0.06, 1e-3);
 }
 
 TEST(BatchTime, MoreRowsNeverTakeLess) {
