@@ -46,8 +46,9 @@ struct DraftStats {
   // Of requests whose small model may draft, and of others. At first, two drafts of the small model
   // that are accepted 7 times of 10.
   RecentRounds with_small{4, 8.8, 8, 8, 8}, without_small{1, 1, 0, 0, 0};
-  double answer = 0;      // mean tokens of a request; 0: unknown
-  double unspent = 0;     // seconds left for drafts that do not seem to pay
+  double answer = 0;  // mean tokens of a request; 0: unknown
+  // Time left for drafts that do not seem to pay, in batches of one row of the large model.
+  double unspent = 8;
   int since_further = 0;  // rounds
   int streams = 0;        // requests that use this now
   int drafting = 0;       // of these, those whose small model may draft

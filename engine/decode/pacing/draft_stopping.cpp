@@ -15,7 +15,7 @@ constexpr double kObserved = 4;
 constexpr double kSmallShare = 0.3;
 // A pass with a mask runs a row, a parallel token, and a mask behind each.
 constexpr double kParallelRows = 4;
-constexpr double kMostUnspent = 64;    // batches of one row: the most time to explore
+constexpr double kMostUnspent = 64;    // DraftStats::unspent, at most
 constexpr double kAnswers = 1.0 / 16;  // weight of an answer in the mean length
 
 }  // namespace
@@ -77,8 +77,9 @@ bool DraftStopping::pays(const RecentRounds& with, double without) const {
 }
 
 bool DraftStopping::take(double seconds) {
-  if (seconds > shared_.unspent) return false;
-  shared_.unspent -= seconds;
+  const double batches = seconds / now_.large.time->seconds(1);
+  if (batches > shared_.unspent) return false;
+  shared_.unspent -= batches;
   return true;
 }
 
@@ -108,8 +109,11 @@ void DraftStopping::begin_round(const Round& round) {
   const double with_masks = seconds_of_small(kParallelRows * sharing_);
   parallel_ = by_ == By::kParallel &&
               with_masks < (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(sharing_);
-  use_small(could && ((pays(shared_.with_small, without) && gain_of_small(0) >= 0) ||
-                      explores_small(without)));
+  // Not where no draft would be made: then nothing would be learned.
+  const double next = std::max(rate(DraftAcceptance::next(DraftAcceptance::kAfterAll)),
+                               rate(DraftAcceptance::next(DraftAcceptance::kAfterSome)));
+  const bool drafts = pays(shared_.with_small, without) && gain_of_small(next, 0) >= 0;
+  use_small(could && (drafts || explores_small(without)));
   sharing_ = std::max(1, shared_.drafting);
   if (!may_draft_) expect(shared_.without_small);
 }
@@ -135,8 +139,7 @@ double DraftStopping::row() const {
 
 // With mask tokens, a pass makes two tokens if the parallel one is right, and predicts another. But
 // the parallel token could be verified without this pass.
-double DraftStopping::gain_of_small(float parallel) const {
-  const double next = rate(DraftAcceptance::next(context()));
+double DraftStopping::gain_of_small(double next, float parallel) const {
   const double known = parallel > 0 ? rate(DraftAcceptance::parallel(parallel)) : 0;
   const double later = parallel_ ? next * rate(DraftAcceptance::kNextParallel) : 0;
   double pass = 0;
@@ -154,11 +157,12 @@ DraftStopping::Next DraftStopping::next(int matched, float parallel) {
   const auto count = static_cast<int>(drafts_.size());
   if (count >= most_) return Next::kStop;
   if (trial_ > 0 && count == 0) return Next::kSmall;
-  const double small = may_draft_ ? gain_of_small(parallel) : -1;
+  const double probability = rate(DraftAcceptance::next(context()));
+  const double small = may_draft_ ? gain_of_small(probability, parallel) : -1;
   if (matched > 0) {
     const int token = DraftAcceptance::lookup(matched, continues_copy());
     const double lookup = gain_of_known(token);
-    const double later = kThen * (rate(token) - rate(DraftAcceptance::next(context())));
+    const double later = kThen * (rate(token) - probability);
     if (lookup >= 0 && (!may_draft_ || lookup + all_accepted_ * later >= small)) {
       return Next::kLookup;
     }
@@ -224,15 +228,13 @@ void DraftStopping::end_round(int accepted) {
   }
   RecentRounds& mode = may_draft_ ? shared_.with_small : shared_.without_small;
   mode.observe({1, accepted + 1.0, 1.0 * drafts, 1.0 * passes_, 1.0 * pass_rows_});
-  if (drafts > 0) {
-    after_ = accepted == drafts ? DraftAcceptance::kAfterAll : DraftAcceptance::kAfterSome;
-  }
+  after_ = accepted == drafts ? DraftAcceptance::kAfterAll : DraftAcceptance::kAfterSome;
   made_ += accepted + 1;
   ++shared_.since_further;
   trial_ = std::max(0, trial_ - 1);
   if (best_ <= 0) return;
-  shared_.unspent = std::min(kMostUnspent * now_.large.time->seconds(1),
-                             shared_.unspent + kExplored * (accepted + 1) / best_);
+  const double more = kExplored * (accepted + 1) / best_ / now_.large.time->seconds(1);
+  shared_.unspent = std::min(kMostUnspent, shared_.unspent + more);
 }
 
 }  // namespace tandem

@@ -79,8 +79,8 @@ class DraftStopping {
   bool explores_small(double without);
   bool take(double seconds);  // out of the time to explore
   double row() const;
-  double gain_of_small(float parallel) const;
-  double gain_of_known(int token) const;  // of a draft that costs only its row
+  double gain_of_small(double next, float parallel) const;  // next: probability of its token
+  double gain_of_known(int token) const;                    // of a draft that costs only its row
   int context() const { return drafts_.empty() ? after_ : drafts_.back(); }
   bool continues_copy() const {
     return !drafts_.empty() && !DraftAcceptance::is_small(drafts_.back());
