@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace tandem {
 namespace {
 
 // The drafts of a request's rounds: what followed the same suffix before, up to a token that would
-// end the request.
+// end the request or that a constraint bans.
 class Lookups {
  public:
   Lookups(Gen g, const NgramParams& a)
@@ -34,7 +35,8 @@ class Lookups {
       return !g_.ends(x);
     };
     if (!stopping_) {
-      for (const Token t : index_.propose(g_.seq(), most())) {
+      const std::vector<Token> found = index_.propose(g_.seq(), most());
+      for (const Token t : std::span(found).first(g_.legal_drafts(found))) {
         if (!add(t)) break;
       }
       return drafts;
@@ -43,6 +45,9 @@ class Lookups {
     while (drafts.size() < most()) {
       const NgramIndex::Found found = index_.look_up(g_.seq(), x, 1);
       if (stopping_->next(found.matched) == DraftStopping::Next::kStop) break;
+      std::vector<Token> longer = x;
+      longer.push_back(found.tokens.front());
+      if (g_.legal_drafts(longer) < longer.size()) break;
       stopping_->add_lookup(found.matched);
       if (!add(found.tokens.front())) break;
     }
@@ -70,12 +75,13 @@ Task<void> ngram(Gen g, NgramParams a) {
   Lookups lookups(g, a);
   bool ended = co_await first_token(g, {});
   while (!ended) {
-    const int most = lookups.most();
+    const std::vector<Token> forced = g.forced(std::min(kMostForced, g.remaining() - 1));
+    const int most = forced.empty() ? lookups.most() : static_cast<int>(forced.size());
     co_await g.round({{T, g.missing(T) + most}});
-    Drafts drafts = lookups.drafts();
+    Drafts drafts = forced.empty() ? lookups.drafts() : forced_drafts(forced);
     const int drafted = drafts.size();
     const Verified verified = co_await verify_drafts(g, std::move(drafts), Source::kNgram);
-    lookups.end_round(drafted, verified.accepted);
+    if (forced.empty()) lookups.end_round(drafted, verified.accepted);
     ended = verified.ended;
   }
 }

@@ -153,6 +153,11 @@ class DraftPolicy {
   bool drafts_at_once() const { return !stopping_ || stopping_->may_draft(); }
 
   void begin_round() {
+    forced_ = g_.forced(std::min(kMostForced, g_.remaining() - 1));
+    if (!forced_.empty()) {
+      gamma_ = static_cast<int>(forced_.size());
+      return;
+    }
     drafter_ = small_;
     // The large model adds a token of its own, so the last token needs no draft.
     gamma_ = std::min(stopping_ ? most_ : length_.gamma(), g_.remaining() - 1);
@@ -163,11 +168,12 @@ class DraftPolicy {
   }
   Needs needs() const {
     Needs needs{{large_, g_.missing(large_) + gamma_}};
-    const bool small = gamma_ > 0 && drafts_at_once();
+    const bool small = gamma_ > 0 && forced_.empty() && drafts_at_once();
     if (small) needs.push_back(drafter_.need(g_, gamma_));
     return needs;
   }
   Task<Drafts> draft() {
+    if (!forced_.empty()) return at_once(forced_drafts(forced_));
     if (stopping_) return paying_drafts(g_, drafter_, &*stopping_, &ngrams_, gamma_);
     if (drafter_.min_probability > 0 || drafter_.masks > 0) {
       return confident_drafts(g_, drafter_, gamma_);
@@ -175,6 +181,7 @@ class DraftPolicy {
     return at_once(chained_drafts(g_, drafter_, gamma_));
   }
   void end_round(int drafted, int accepted) {
+    if (!forced_.empty()) return;  // says nothing about the small model
     if (stopping_) {
       stopping_->end_round(accepted);
     } else {
@@ -200,6 +207,7 @@ class DraftPolicy {
   NgramIndex ngrams_;
 
   // This round.
+  std::vector<Token> forced_;  // by a constraint: the drafts, without the small model
   int gamma_ = 0;
   Drafter drafter_;
 };
