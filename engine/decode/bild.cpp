@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/decode/draft_ids.h"
 #include "engine/decode/draft_pass.h"
 #include "engine/decode/first_token.h"
 
@@ -20,7 +21,11 @@ constexpr float kLn2 = 0.69314F;
 
 // Policies 1 and 2 of the paper, with the additions of docs/decoding_methods.md.
 struct Policy : BildParams {
-  Policy(const BildParams& params, bool is_greedy) : BildParams(params), greedy(is_greedy) {}
+  Policy(const BildParams& params, const Warp& warp)
+      : BildParams(params), greedy(warp.greedy()), draft_warp(warp) {
+    // Where the output is exact, the small model's confidence decides about no token.
+    if (bild_is_exact(params, greedy)) draft_warp.vocab = draft_ids(warp, draft_vocabulary);
+  }
 
   // Equation 2.
   bool falls_back(const DraftToken& small) const {
@@ -39,6 +44,7 @@ struct Policy : BildParams {
   int masks() const { return num_masks.value_or(0); }
 
   bool greedy;
+  Warp draft_warp;  // of the small model's draws
 };
 
 // A run of small tokens y_1 .. y_r, and why it stopped.
@@ -85,15 +91,22 @@ int room_of(Gen g, const SmallRun& run, int longest) {
 // The small model drafts until it falls back, reaches max_small_run, or would end the request.
 Task<SmallRun> small_run(Gen g, Policy policy) {
   const Stage S = g.stage(Role::kSmall);
-  const int longest = longest_small_run(policy);
+  int longest = longest_small_run(policy);
+  // The large model draws the last token.
+  if (!policy.trusts_small()) longest = std::min(longest, g.remaining() - 1);
   const auto start = static_cast<int>(g.seq().size());
   SmallRun run;
+  if (longest == 0) {
+    co_await g.round(needs_of(g, run, 0, 0));
+    co_return run;
+  }
   std::vector<DraftToken> parallel;  // by masks, behind y
   while (!run.over() && run.length < longest) {
     const int room = room_of(g, run, longest);
     if (run.length % kRoundTokens == 0) co_await g.round(needs_of(g, run, room, policy.masks()));
-    if (g.remaining() == 1 && !policy.trusts_small()) co_return run;  // the large model draws it
-    Read propose = g.draw({});
+    Read propose;  // without log-probabilities: those of a token are the large model's
+    propose.warp = policy.draft_warp;
+    propose.draw = true;
     propose.tentative = !policy.trusts_small();  // the large model may draw here, too
     propose.round_start = start;
     const DraftPass small =
@@ -113,7 +126,8 @@ Task<SmallRun> small_run(Gen g, Policy policy) {
     }
   }
   g.stats().own[BildFigures::kFallbacks] += run.fell_back;
-  g.stats().own[BildFigures::kForcedCalls] += !run.over();
+  g.stats().own[BildFigures::kForcedCalls] +=
+      !run.over() && run.length == longest_small_run(policy);
   co_return run;
 }
 
@@ -178,7 +192,7 @@ int longest_small_run(const BildParams& a) {
 
 // Algorithm 1.
 Task<void> bild(Gen g, BildParams a) {
-  const Policy policy(a, g.warp().greedy());
+  const Policy policy(a, g.warp());
   const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
   std::vector<Stage> others{S};
   bool ended = co_await first_token(g, std::move(others));

@@ -32,6 +32,7 @@ struct BildParams {
   // do not change its tokens. Unset: 1 where the deployment names an adapter; none with early exit.
   std::optional<int> num_masks;
   std::string adapter;        // of the mask tokens, by the deployment's name for it
+  int draft_vocabulary = 0;   // where it is exact, only ids below this are drafted; 0: all
   std::optional<int> window;  // ablation: runs of this length instead of fallback. [1, ..)
 };
 

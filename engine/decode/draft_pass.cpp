@@ -34,8 +34,9 @@ Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::v
   how.max_prob = predictions.max_prob = true;
   p.reading(std::move(how));
   if (!rows.masks.empty()) p.reading(std::move(predictions));
-  Ticket ticket = g.submit(std::move(p));
   DraftPass done;
+  done.rows = static_cast<int>(p.add.size());
+  Ticket ticket = g.submit(std::move(p));
   done.ticket = ticket.id();
   Readout r = co_await ticket;
 

@@ -22,6 +22,7 @@ struct DraftToken {
 struct DraftPass {
   std::vector<DraftToken> tokens;  // the small model's own, at least one
   TicketId ticket = 0;
+  int rows = 0;
 };
 
 // A pass over what follows seq() and `x`, with each row read as `how`. It verifies the tokens in

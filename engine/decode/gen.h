@@ -31,6 +31,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
 #include "engine/base/outcome.h"
+#include "engine/decode/pacing/batch_time.h"
 #include "engine/pass/cast.h"
 #include "engine/pass/pass.h"
 
@@ -125,6 +126,7 @@ class Sequence {
   virtual bool raw_logprobs() const = 0;
   virtual MethodStats& stats() = 0;
   virtual TimePoint now() const = 0;
+  virtual ModelLoad load(Stage stage) const = 0;
   // True: granted at once. False: `waiter` is resumed when it is granted.
   virtual bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) = 0;
   // A pass to `stage` that begins with the next rows of the prompt, up to row `end`, that are
@@ -153,9 +155,10 @@ class Gen {
   const std::vector<Token>& seq() const { return s_->tokens(); }
   Stage stage(Role role, int i = 0) const { return s_->stage(role, i); }
   const Warp& warp() const { return s_->warp(); }
-  MethodStats& stats() { return s_->stats(); }             // for the method's own figures
-  TimePoint now() const { return s_->now(); }              // never to choose a token by
-  int rows(Stage stage) const { return s_->rows(stage); }  // that have done stage.to layers
+  MethodStats& stats() { return s_->stats(); }                   // for the method's own figures
+  TimePoint now() const { return s_->now(); }                    // never to choose a token by
+  ModelLoad load(Stage stage) const { return s_->load(stage); }  // of its model; likewise
+  int rows(Stage stage) const { return s_->rows(stage); }        // that have done stage.to layers
   // Rows of seq() that have not done stage.to layers.
   int missing(Stage stage) const { return static_cast<int>(s_->tokens().size()) - s_->rows(stage); }
 

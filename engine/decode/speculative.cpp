@@ -110,9 +110,8 @@ Task<Drafts> paying_drafts(Gen g, Drafter d, DraftStopping* stopping, NgramIndex
   DraftRun run;
   while (run.room(gamma) > 0) {
     const NgramIndex::Found found = ngrams->look_up(g.seq(), run.x, 1);
-    const int rows = g.missing(d.stage) + static_cast<int>(run.x.size());
     const float parallel = run.parallel.empty() ? 0 : run.parallel[0].probability;
-    const DraftStopping::Next next = stopping->next(found.matched, rows, parallel);
+    const DraftStopping::Next next = stopping->next(found.matched, parallel);
     if (next == DraftStopping::Next::kStop) break;
     if (next == DraftStopping::Next::kLookup) {
       run.parallel.clear();
@@ -120,9 +119,8 @@ Task<Drafts> paying_drafts(Gen g, Drafter d, DraftStopping* stopping, NgramIndex
       if (!run.add(g, found.tokens.front(), {Source::kNgram})) co_return std::move(run.drafts);
       continue;
     }
-    const double before = g.stats().share_seconds;
     const DraftPass pass = co_await run.pass(g, d, gamma);
-    stopping->observe_pass(rows, g.stats().share_seconds - before);
+    stopping->observe_pass(pass.rows);
     for (const DraftToken& t : pass.tokens) {
       if (!stopping->add_small(t.probability, d.min_probability)) co_return std::move(run.drafts);
       if (!run.add(g, t.token, {Source::kSmall})) co_return std::move(run.drafts);
@@ -136,10 +134,6 @@ Task<Drafts> paying_drafts(Gen g, Drafter d, DraftStopping* stopping, NgramIndex
 }
 
 // The pace of a request: how many drafts a round has, and how they are made.
-//
-// With Pace::kFastest, a single request decides draft by draft. Concurrent requests choose the
-// length before the round, so that their passes share batches, and use no mask tokens, whose rows
-// are dear in full batches.
 class DraftPolicy {
  public:
   DraftPolicy(Gen g, const SpeculativeParams& a)
@@ -147,12 +141,12 @@ class DraftPolicy {
         most_(a.draft_tokens),
         large_(g.stage(Role::kLarge)),
         small_(drafter_of(g, a)),
-        length_(a.pace == Pace::kFastest && small_.by_ratio ? Pace::kAdaptive : a.pace, most_),
+        length_(small_.by_ratio && a.pace == Pace::kFastest ? Pace::kAdaptive : a.pace, most_),
         ngrams_(kMaxNgram) {
-    if (a.pace == Pace::kFastest && !small_.by_ratio) {
-      stopping_.emplace(most_, a.stats, small_.masks > 0);
-      stopping_->begin_round();
-    }
+    if (a.pace != Pace::kFastest || small_.by_ratio) return;
+    using By = DraftStopping::By;
+    stopping_.emplace(most_, a.stats, small_.masks > 0 ? By::kParallel : By::kSmall);
+    begin_round();
   }
 
   // The small model reads the prompt together with the large one.
@@ -164,43 +158,34 @@ class DraftPolicy {
       gamma_ = static_cast<int>(forced_.size());
       return;
     }
-    by_draft_ = stopping_ && stopping_->single_request();
-    if (by_draft_) stopping_->begin_round();
-    // The large model adds a token of its own, so the last token needs no draft.
-    gamma_ = std::min(by_draft_ ? most_ : length_.gamma(), g_.remaining() - 1);
     drafter_ = small_;
-    if (stopping_ && !by_draft_) drafter_.masks = 0;
-    behind_ = g_.missing(small_.stage);
-    start_ = g_.stats().share_seconds;
+    // The large model adds a token of its own, so the last token needs no draft.
+    gamma_ = std::min(stopping_ ? most_ : length_.gamma(), g_.remaining() - 1);
+    if (!stopping_) return;
+    stopping_->begin_round(
+        {g_.load(large_), g_.load(small_.stage), g_.missing(small_.stage) - 1, g_.remaining()});
+    if (!stopping_->parallel()) drafter_.masks = 0;
   }
   Needs needs() const {
     Needs needs{{large_, g_.missing(large_) + gamma_}};
-    const bool small = gamma_ > 0 && forced_.empty() && (!by_draft_ || stopping_->may_draft());
+    const bool small = gamma_ > 0 && forced_.empty() && drafts_at_once();
     if (small) needs.push_back(drafter_.need(g_, gamma_));
     return needs;
   }
   Task<Drafts> draft() {
     if (!forced_.empty()) return at_once(forced_drafts(forced_));
-    if (by_draft_) return paying_drafts(g_, drafter_, &*stopping_, &ngrams_, gamma_);
+    if (stopping_) return paying_drafts(g_, drafter_, &*stopping_, &ngrams_, gamma_);
     if (drafter_.min_probability > 0 || drafter_.masks > 0) {
       return confident_drafts(g_, drafter_, gamma_);
     }
     return at_once(chained_drafts(g_, drafter_, gamma_));
   }
-  // Call it before verification and after.
-  void drafted(const Drafts& drafts) {
-    if (!forced_.empty()) return;
-    drafted_ = drafts.size();
-    verified_rows_ = g_.missing(large_) + drafted_;
-    verification_ = g_.stats().share_seconds;
-  }
-  void end_round(int accepted) {
+  void end_round(int drafted, int accepted) {
     if (!forced_.empty()) return;  // says nothing about the small model
-    const double now = g_.stats().share_seconds;
-    if (by_draft_) {
-      stopping_->end_round(accepted, verified_rows_, now - verification_);
+    if (stopping_) {
+      stopping_->end_round(accepted);
     } else {
-      length_.observe(drafted_, accepted, now - start_, behind_);
+      length_.observe(drafted, accepted);
     }
   }
 
@@ -223,12 +208,8 @@ class DraftPolicy {
 
   // This round.
   std::vector<Token> forced_;  // by a constraint: the drafts, without the small model
-  bool by_draft_ = false;
   int gamma_ = 0;
   Drafter drafter_;
-  int behind_ = 0;  // rows that the small model lacked
-  int drafted_ = 0, verified_rows_ = 0;
-  double start_ = 0, verification_ = 0;  // share_seconds
 };
 
 }  // namespace
@@ -243,9 +224,9 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
     policy.begin_round();
     co_await g.round(policy.needs());
     Drafts drafts = co_await policy.draft();
-    policy.drafted(drafts);
+    const int drafted = drafts.size();
     const Verified verified = co_await verify_drafts(g, std::move(drafts), Source::kSmall);
-    policy.end_round(verified.accepted);
+    policy.end_round(drafted, verified.accepted);
     ended = verified.ended;
     // Rolls back the rejected drafts. If all were accepted, the small model lacks the last one.
     if (!ended) g.truncate(D.cache, static_cast<int>(g.seq().size()) - 1);

@@ -23,15 +23,15 @@ struct AcceptanceStats;
 struct SpeculativeParams {
   int draft_tokens = 4;  // gamma, the papers' K: drafts of a round. [1, ..)
   // How many of them (engine/decode/pacing). kFastest decides by time, which must not decide about
-  // tokens: under the ratio rule it is kAdaptive. A single request then drafts while one more draft
-  // pays, with the small model or n-grams; concurrent requests choose a length for each round.
+  // tokens: under the ratio rule it is kAdaptive. It drafts while one more draft pays, with the
+  // small model or n-grams. Where the small model does not pay, it does not run.
   Pace pace = Pace::kFixed;
   // Drafting stops before the first token whose row of q, before temperature, has no probability
   // above this. 0: never; then drafts are a chain of passes. [0, 1]
   float min_draft_probability = 0;
   // Mask tokens of the small model (draft_pass.h): parallel draft tokens that follow each of its
-  // own. 0: none; at most those of the adapter. Unused under the ratio rule, and with kFastest in
-  // batches of several requests. Unset: 1 where the deployment names an adapter.
+  // own. 0: none; at most those of the adapter. Unused under the ratio rule, and with kFastest
+  // where full batches make their rows dear. Unset: 1 where the deployment names an adapter.
   std::optional<int> num_masks;
   std::string adapter;  // of the mask tokens, by the deployment's name for it
   // Only ids below this are drafted, so the small model computes less of its output matrix.

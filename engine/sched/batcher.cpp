@@ -8,9 +8,11 @@
 namespace tandem {
 namespace {
 
-ModelId model_in_turn(std::span<const Candidate> candidates, ModelId last) {
+ModelId model_in_turn(std::span<const Candidate> candidates, ModelId last, bool drafts_first) {
+  drafts_first = drafts_first && std::ranges::any_of(candidates, &Candidate::drafts);
   ModelId next, first;
   for (const Candidate& c : candidates) {
+    if (drafts_first && !c.drafts) continue;
     if (!first.valid() || c.model < first) first = c.model;
     if (c.model > last && (!next.valid() || c.model < next)) next = c.model;
   }
@@ -68,7 +70,7 @@ std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId la
                                const BatchLimits& limits) {
   std::vector<Picked> picked;
   if (candidates.empty()) return picked;
-  const ModelId model = model_in_turn(candidates, last);
+  const ModelId model = model_in_turn(candidates, last, limits.drafts_first);
   if (all_fit(candidates, model, limits)) {
     picked.reserve(candidates.size());
     for (const Candidate& c : candidates) picked.push_back({c.index, c.rows});

@@ -20,9 +20,10 @@ namespace tandem {
 struct Candidate {
   int index = 0;  // chosen by the caller
   ModelId model;
-  int fixed_rows = 0;  // rows that run with the first chunk, whatever its size (frontier)
-  int rows = 0;        // added rows not run yet
-  int splittable = 0;  // of these, leading rows that may run in an earlier chunk
+  int fixed_rows = 0;   // rows that run with the first chunk, whatever its size (frontier)
+  int rows = 0;         // added rows not run yet
+  int splittable = 0;   // of these, leading rows that may run in an earlier chunk
+  bool drafts = false;  // its sequence's next pass of the large model waits for it
   int priority = 0;
   uint64_t order = 0;   // smaller: has waited longer
   uint64_t client = 0;  // Account::number()
@@ -36,6 +37,7 @@ struct BatchLimits {
   int step_rows = 512;  // exceeded only by a pass that cannot be divided, alone in its batch
   int chunk_rows = 256;
   int works = 256;
+  bool drafts_first = true;
 };
 
 struct Picked {
@@ -43,8 +45,8 @@ struct Picked {
   int count = 0;  // added rows to run now
 };
 
-// All of one model: the next one with candidates after `last`, in cyclic order. Not empty unless
-// `candidates` is.
+// All of one model: the next one with candidates after `last`, in cyclic order, or with
+// drafts_first the next one whose candidates draft. Not empty unless `candidates` is.
 std::vector<Picked> pick_batch(std::span<const Candidate> candidates, ModelId last,
                                const BatchLimits& limits);
 

@@ -8,6 +8,19 @@
 
 namespace tandem {
 
+namespace {
+
+// True: the pass is one of a small model, from which its sequence draws, and the large model
+// verifies.
+bool is_draft(const PassFlight& f) {
+  if (f.role != Role::kSmall || f.pass.read.empty()) return false;
+  return std::ranges::any_of(f.sequence->spec().roles(), [](const CastRole& r) {
+    return r.role == Role::kLarge && !r.prompt_only;
+  });
+}
+
+}  // namespace
+
 void DeviceScheduler::remove(const SequenceRun* sequence) {
   std::erase_if(pending_, [sequence](const PassFlight* f) { return f->sequence == sequence; });
 }
@@ -47,6 +60,7 @@ std::span<const Candidate> DeviceScheduler::runnable() {
     c.fixed_rows = f.fixed_rows();
     c.rows = f.rows() - f.started;
     c.splittable = std::max(0, f.splittable - f.started);
+    c.drafts = is_draft(f);
     c.priority = f.priority;
     c.order = f.order;
     const Account& account = *f.sequence->account();
@@ -78,6 +92,7 @@ bool DeviceScheduler::one_sequence() const {
 std::vector<Picked> DeviceScheduler::pick() {
   BatchLimits limits = limits_;
   if (mutated(Mutation::kIgnoreStepRows)) limits.step_rows = 1 << 20;
+  limits.drafts_first = draft_batches_ < kDraftBatches;
   if (idle()) return pick_batch(runnable(), last_model_, limits);
 
   // Together, launched batches delay a new sequence by at most one full batch.
@@ -125,7 +140,10 @@ const DeviceScheduler::LaunchedBatch* DeviceScheduler::next(TimePoint now) {
     running->flights.push_back(f);
     running->rows += batch.works[i].run_rows();
   }
-  if (!batch.works.empty()) last_model_ = batch.works.front().model;
+  if (!batch.works.empty()) {
+    last_model_ = batch.works.front().model;
+    draft_batches_ = is_draft(*running->flights.front()) ? draft_batches_ + 1 : 0;
+  }
   if (picked.size() == pending_.size()) {
     pending_.clear();
   } else {

@@ -7,6 +7,9 @@
 // idle and then share a batch with the next passes of the sequences under way. Otherwise batches
 // fragment.
 //
+// For the same reason drafts come first: passes of a large model wait while others draft, so that
+// all verify their drafts together. They wait for at most kDraftBatches batches.
+//
 // Loop thread only. Completions reach the loop's inbox from the backend's thread.
 #pragma once
 
@@ -93,6 +96,7 @@ class DeviceScheduler {
   // sequences can soon join. If only one sequence uses the device, kChain of its chained passes.
   static constexpr size_t kAhead = 2;
   static constexpr size_t kChain = 16;
+  static constexpr int kDraftBatches = 8;
   void take_moves(LaunchedBatch* to);
   std::vector<Picked> pick();
   bool one_sequence() const;
@@ -123,6 +127,7 @@ class DeviceScheduler {
   std::atomic<bool> lost_{false};
   std::atomic<TimePoint> oldest_since_{kNever};  // kNever: no batch
   ModelId last_model_;
+  int draft_batches_ = 0;  // since one of another model
 };
 
 }  // namespace tandem

@@ -21,7 +21,8 @@ Dispatcher::Dispatcher(const std::vector<Backend*>& devices, const std::vector<L
     Backend* const backend = scheduler.backend();
     models_.push_back({std::make_unique<ModelPools>(m.id, backend->shape(m.id), backend->pool(m.id),
                                                     scheduler.moves(), m.prefix_cache),
-                       m.device, m.series, &backend->shape(m.id)});
+                       m.device, m.series, &backend->shape(m.id),
+                       m.replica_of.valid() ? m.replica_of : m.id});
     models_.back().replicas = {m.id};
   }
   for (const LoopModel& m : models) {
@@ -29,6 +30,20 @@ Dispatcher::Dispatcher(const std::vector<Backend*>& devices, const std::vector<L
     models_[m.replica_of.index()].replicas.push_back(m.id);
     has_replicas_ = true;
   }
+}
+
+void Dispatcher::count_sequence(const SequenceSpec& spec, int n) {
+  for (const CastRole& role : spec.roles()) {
+    if (role.role != Role::kLarge) continue;
+    models_[models_[role.model.index()].original.index()].sequences += n;
+  }
+}
+
+ModelLoad Dispatcher::load(ModelId model) const {
+  const Model& m = models_[model.index()];
+  const Model& original = models_[m.original.index()];
+  const auto replicas = static_cast<int>(original.replicas.size());
+  return {(original.sequences + replicas - 1) / replicas, &m.time};
 }
 
 bool Dispatcher::busy() const {
@@ -167,8 +182,14 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
   finished.done.reserve(batch->flights.size());
   const int works = static_cast<int>(batch->flights.size());
   BatchCost* cost = nullptr;  // none for a batch of moves alone
-  if (works > 0) cost = &models_[batch->batch.works.front().model.index()].cost;
-  if (cost && result.status.ok()) cost->observe(rows, seconds(result.busy));
+  if (works > 0) {
+    Model& model = models_[batch->batch.works.front().model.index()];
+    cost = &model.cost;
+    if (result.status.ok() && rows > 0) {
+      cost->observe(rows, seconds(result.busy));
+      model.time.observe(rows, seconds(result.busy));
+    }
+  }
   for (size_t i = 0; i < batch->flights.size(); ++i) {
     PassFlight& flight = *batch->flights[i];
     const Work& work = batch->batch.works[i];

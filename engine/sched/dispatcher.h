@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/decode/pacing/batch_time.h"
 #include "engine/sched/batch_cost.h"
 #include "engine/sched/device_scheduler.h"
 #include "engine/sched/metrics.h"
@@ -48,6 +49,10 @@ class Dispatcher {
   bool has_replicas() const { return has_replicas_; }  // of any model
   // Rows of passes that are pending on this device.
   int64_t pending_rows(DeviceId device) const { return schedulers_[device.index()].pending_rows(); }
+  // Adds `n` sequences of this spec to those that use their large model.
+  void count_sequence(const SequenceSpec& spec, int n);
+  // The sequences that use the model, or its share of those that use it or a replica.
+  ModelLoad load(ModelId model) const;
   bool busy() const;
   bool lost(DeviceId device) const { return schedulers_[device.index()].lost(); }
   Duration at_one_batch(DeviceId device, TimePoint now) const {
@@ -102,7 +107,10 @@ class Dispatcher {
     DeviceId device;
     ModelSeries* series;
     const ModelShape* shape;
+    ModelId original;  // of which it is a replica, or itself
     BatchCost cost = {};
+    BatchTime time = {};
+    int sequences = 0;  // of an original: those whose large model it or a replica is
     std::vector<ModelId> replicas = {};  // itself first
   };
 

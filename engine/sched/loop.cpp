@@ -142,6 +142,7 @@ void Loop::on_submit(std::vector<SequenceSpec> choices) {
          {admission_.queue_end(run->spec()), run->spec().deadline, run->spec().time_limit}) {
       timers_.set(t, run->id());
     }
+    dispatcher_.count_sequence(run->spec(), 1);
     const bool new_id = runs_.emplace(run->id(), std::move(run)).second;
     TANDEM_CHECK(new_id);
   }
@@ -352,6 +353,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   }
   page_queue_.erase(run);
   admission_.leave(run);
+  dispatcher_.count_sequence(run->spec(), -1);
   run->enter(SequenceRun::kEnding);
   for (const TimePoint t :
        {admission_.queue_end(run->spec()), run->spec().deadline, run->spec().time_limit}) {
@@ -405,6 +407,12 @@ void Loop::refuse(const std::vector<SequenceSpec>& choices, const absl::Status& 
 }
 
 // --- Services
+
+ModelLoad Loop::load(ModelId model) const {
+  ModelLoad load = dispatcher_.load(model);
+  load.sequences = std::min(load.sequences, limits_.max_running);
+  return load;
+}
 
 void Loop::prefix_looked_up(int64_t rows, int64_t found) {
   metrics_->prefix_cache_queries.add(rows);

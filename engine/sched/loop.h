@@ -96,6 +96,7 @@ class Loop final : private LoopServices {
   TimePoint now() const override { return now_; }
   ModelPools* pools(ModelId model) override { return &dispatcher_.pools(model); }
   DeviceId device_of(ModelId model) const override { return dispatcher_.device_of(model); }
+  ModelLoad load(ModelId model) const override;
   CacheId new_cache_id() override { return CacheId(next_cache_++); }
   TicketId new_ticket_id() override { return next_ticket_++; }
   bool request_pages(SequenceRun* run) override;

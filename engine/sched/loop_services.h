@@ -8,6 +8,7 @@
 #include "engine/base/ids.h"
 #include "engine/cache/model_pools.h"
 #include "engine/cache/transfer.h"
+#include "engine/decode/pacing/batch_time.h"
 #include "engine/sched/flight.h"
 
 namespace tandem {
@@ -20,6 +21,7 @@ class LoopServices {
   virtual TimePoint now() const = 0;  // constant during a step
   virtual ModelPools* pools(ModelId model) = 0;
   virtual DeviceId device_of(ModelId model) const = 0;
+  virtual ModelLoad load(ModelId model) const = 0;
   virtual CacheId new_cache_id() = 0;
   virtual TicketId new_ticket_id() = 0;
   // True: the pages that the run's reservation requires were granted at once.

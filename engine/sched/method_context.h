@@ -33,6 +33,9 @@ class MethodContext final : public Sequence {
   bool raw_logprobs() const override { return parts_->spec.raw_logprobs; }
   MethodStats& stats() override { return parts_->accounts.stats(); }
   TimePoint now() const override { return loop_->now(); }
+  ModelLoad load(Stage stage) const override {
+    return loop_->load(parts_->caches.find(stage.cache)->model());
+  }
   bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) override;
   Pass begin_pass(Stage stage, int end) override;
   Flight* submit(Pass&& pass) override { return submit(std::move(pass), Purpose::kRequested); }

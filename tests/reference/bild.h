@@ -1,6 +1,9 @@
 // BiLD without caches (docs/architecture.md, Algorithms).
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "engine/base/outcome.h"
 #include "engine/decode/bild.h"
 #include "tests/reference/rows.h"
@@ -33,10 +36,10 @@ inline Bilded bild(const Model& large, const Model& small, const Tokens& prompt,
     const int start = static_cast<int>(out.seq.size());
     Tokens y;
     // The last token is not worth a small pass, as large runs in any case.
-    const bool last = out.remaining() == 1 && !final_at_once;
+    const int most = final_at_once ? std::numeric_limits<int>::max() : out.remaining() - 1;
     int run = 0, asked = 0;
     bool fell_back = false;
-    while (!last && !out.ended && !out.would_end(y) && (limit == 0 || run < limit)) {
+    while (run < most && !out.ended && !out.would_end(y) && (limit == 0 || run < limit)) {
       const Row row(small, joined(out.seq, y));
       ++asked;
       fell_back = !a.window && row.confidence() < a.fallback_threshold;
@@ -50,7 +53,8 @@ inline Bilded bild(const Model& large, const Model& small, const Tokens& prompt,
     }
     const bool ends = out.would_end(y);
     stats.own[BildFigures::kFallbacks] += fell_back;
-    stats.own[BildFigures::kForcedCalls] += !last && !fell_back && !ends && !out.ended;
+    stats.own[BildFigures::kForcedCalls] +=
+        limit > 0 && run == limit && !fell_back && !ends && !out.ended;
     stats.small_passes += asked;
     if (out.ended) break;
     const Tokens before = out.seq;

@@ -94,17 +94,6 @@ def test_ways_are_judged_on_the_same_problems_and_held_against_ar(messages):
     assert humaneval.unequal(results) == ["n-grams"]
 
 
-def test_several_at_once_are_timed_together(messages):
-    client = Client(messages, {"autoregressive": "abcd", "ngram": "ab"})
-    ways = (AR, Way("n-grams", "Ngram"))
-    results = humaneval.measure_streams(
-        client, ways, [DOUBLE] * 6, 9, 0, 3, judge=lambda program: Outcome("abcd" in program, "")
-    )
-    assert [len(r.solved) for r in results] == [6, 6]
-    assert [r.share for r in results] == [1, 0]
-    assert all(r.speed == sum(len(s.tokens) for s in r.solved) / r.seconds for r in results)
-
-
 def test_llama_server_is_asked_for_its_ways_alone(messages):
     class Llama:
         asked = 0

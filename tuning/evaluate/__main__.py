@@ -91,8 +91,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="of --humaneval: methods whose names contain one of these (all)",
     )
     parser.add_argument(
-        "--streams", type=int, default=1, help="of --humaneval: concurrent requests (1)"
+        "--streams",
+        type=lambda text: tuple(int(k) for k in text.split(",")),
+        default=(),
+        metavar="K,...",
+        help="of --humaneval: speed with so many clients at once, in windows of --seconds",
     )
+    parser.add_argument("--seconds", type=float, default=20, help="of --streams (20)")
     parser.add_argument(
         "--small-dtype", default="stored", help="of --humaneval: the small model's weights (stored)"
     )
@@ -125,6 +130,8 @@ def main(arguments: list[str] | None = None) -> int:
             args.temperature or (0, 0.8),
             args.ways,
             args.streams,
+            args.seconds,
+            args.turns,
             args.llama_server,
             args.write,
             args.small_dtype,

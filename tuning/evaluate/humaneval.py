@@ -1,6 +1,7 @@
 """HumanEval (Chen et al. 2021) through the server: quality and speed of each decoding method.
 
-    scripts/evaluate --humaneval [N] [--temperature 0.8] [--ways auto,BiLD] [--streams 8] [--write]
+    scripts/evaluate --humaneval [N] [--temperature 0.8] [--ways auto,BiLD] [--write]
+    scripts/evaluate --humaneval --temperature 0 --ways auto --streams 1,4,8 [--seconds 20] [--write]
     scripts/evaluate --humaneval 24 --temperature 0 --llama-server PATH   # also llama.cpp's server, with the same files
 
 The coder pair and the problems are fetched by scripts/models. A model continues each problem's prompt
@@ -9,6 +10,7 @@ problem's tests in a sandbox (tuning/evaluate/sandbox.py).
 """
 
 import gzip
+import itertools
 import json
 import math
 import os
@@ -17,7 +19,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ from measure import machine
 from measure.llama_server import LlamaServer, llama_server
 from measure.paths import ROOT
 from measure.serving import Client
-from tuning.evaluate import sandbox
+from tuning.evaluate import sandbox, under_load
 
 PAGE = ROOT / "docs" / "reports" / "fidelity.md"
 
@@ -38,9 +39,9 @@ PROBLEMS = MODELS / "HumanEval.jsonl.gz"
 STOPS = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\n```", "\n@", "\nassert ")
 
 CONFIG = """
-models {{ name: "large" path: "{large}" }}
+models {{ name: "large" path: "{large}" prefix_cache: {cached} }}
 models {{
-  name: "small" path: "{small}" dtype: {dtype}
+  name: "small" path: "{small}" dtype: {dtype} prefix_cache: {cached}
   extras {{ name: "masks" path: "{masks}" }}
 }}
 deployments {{
@@ -164,7 +165,6 @@ class Solved:
 class Result:
     way: Way
     solved: list[Solved] = field(default_factory=list)
-    seconds: float = 0  # of all together, where several ran at once
 
     @property
     def share(self) -> float:
@@ -178,18 +178,17 @@ class Result:
 
     @property
     def speed(self) -> float:
-        if self.seconds:
-            return sum(len(s.tokens) for s in self.solved) / self.seconds
         return sum(len(s.tokens) for s in self.solved) / sum(s.seconds for s in self.solved)
 
     def equal(self, ar: "Result") -> int:
         return sum(a.tokens == b.tokens for a, b in zip(self.solved, ar.solved, strict=True))
 
 
-def write_config(folder: str, small_dtype: str) -> Path:
+def write_config(folder: str, small_dtype: str, cached: bool = True) -> Path:
     path = Path(folder) / "humaneval.textproto"
     dtype = f"DTYPE_{small_dtype.upper()}"
-    path.write_text(CONFIG.format(large=LARGE, small=SMALL, masks=MASKS, dtype=dtype, early=EARLY))
+    values = {"large": LARGE, "small": SMALL, "masks": MASKS, "dtype": dtype, "early": EARLY}
+    path.write_text(CONFIG.format(**values, cached=str(cached).lower()))
     return path
 
 
@@ -275,32 +274,35 @@ def measure(
     return list(results.values())
 
 
-def measure_streams(
+def measure_load(
     client: Client,
     ways: Sequence[Way],
     problems: Sequence[Problem],
-    new_tokens: int,
+    run: "Run",
     temperature: float,
-    streams: int,
     progress: Callable[[], None] = lambda: None,
-    judge: Callable[[str], sandbox.Outcome] = sandbox.run,
-) -> list[Result]:
-    """All problems by each method, with `streams` requests at once; programs run after all timings."""
-    results = []
-    for way in ways:
+) -> dict[tuple[str, int], under_load.Cell]:
+    """Each way with each number of clients, in turns (under_load.py)."""
+    named = {way.name: way for way in ways}
 
-        def answer(problem: Problem, way: Way = way) -> Written:
-            written = write(client, way, problem, new_tokens, temperature)
-            progress()
-            return written
+    def one(name: str, clients: int, turn: int) -> under_load.Window:
+        # The same problems for all ways of a turn.
+        first = turn * len(problems) // run.turns
+        order = itertools.cycle([*problems[first:], *problems[:first]])
+        asked = (
+            (p.name, request_of(client, named[name], p, run.new_tokens, temperature)) for p in order
+        )
+        window = under_load.closed_loop(
+            client.stub.Generate, asked, clients, run.seconds / 2, run.seconds
+        )
+        progress()
+        return window
 
-        start = time.perf_counter()
-        with ThreadPoolExecutor(streams) as pool:
-            all_written = list(pool.map(answer, problems))
-        seconds = time.perf_counter() - start
-        solved = [w.judged(p, judge) for w, p in zip(all_written, problems, strict=True)]
-        results.append(Result(way, solved, seconds))
-    return results
+    return under_load.measure(list(named), run.streams, run.turns, one)
+
+
+def kind_of(temperature: float) -> str:
+    return "Greedy:" if temperature == 0 else f"Temperature {temperature:g}, one seed per problem:"
 
 
 def table(results: Sequence[Result], temperature: float) -> str:
@@ -315,8 +317,7 @@ def table(results: Sequence[Result], temperature: float) -> str:
             f"| {r.way.name} | {100 * r.share:.1f} ± {100 * r.error:.1f} % | {r.speed:.1f} "
             f"| {r.speed / ar.speed:.2f} | {r.equal(ar)} of {count} |"
         )
-    kind = "Greedy:" if temperature == 0 else f"Temperature {temperature:g}, one seed per problem:"
-    return f"{kind}\n\n" + "\n".join(lines)
+    return f"{kind_of(temperature)}\n\n" + "\n".join(lines)
 
 
 def unequal(results: Sequence[Result]) -> list[str]:
@@ -352,7 +353,9 @@ class Run:
     new_tokens: int
     temperatures: Sequence[float]
     ways: str | None = None
-    streams: int = 1
+    streams: Sequence[int] = ()  # numbers of clients at the same time; none: one, and quality too
+    seconds: float = 20  # of a window, after a warm-up of half of it
+    turns: int = 2
     llama: Path | None = None  # a llama-server
     write: bool = False
     small_dtype: str = "stored"
@@ -369,10 +372,6 @@ def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
             }
         ways = [*chosen(run.ways, WAYS), *llamas]
         with bar(len(problems) * len(ways), f"HumanEval at {temperature:g}") as shown:
-            if run.streams > 1:
-                return measure_streams(
-                    client, ways, problems, run.new_tokens, temperature, run.streams, shown.update
-                )
             return measure(
                 client,
                 ways,
@@ -384,9 +383,23 @@ def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
             )
 
 
+def measured_load(client: Client, run: Run, temperature: float, bar) -> tuple[str, list[str]]:
+    """The table, and the ways that promise AR's tokens and gave others."""
+    ways = chosen(run.ways, WAYS)
+    names = [way.name for way in ways]
+    windows = len(ways) * len(run.streams) * run.turns
+    with bar(windows, f"HumanEval under load at {temperature:g}") as shown:
+        cells = measure_load(
+            client, ways, read_problems()[: run.count], run, temperature, shown.update
+        )
+    exact = {way.name for way in ways if way.promises_exact}
+    failed = [n for n in under_load.unequal(cells, names, run.streams) if n in exact]
+    return f"{kind_of(temperature)}\n\n{under_load.table(cells, names, run.streams)}", failed
+
+
 def place_of(run: Run) -> str:
     """The mark on the page that this run's table goes to."""
-    if run.streams > 1:
+    if run.streams:
         return "humaneval batch"
     return "humaneval" if run.llama is None else "humaneval llama-server"
 
@@ -396,7 +409,7 @@ def main(serve, run: Run, command: str, bar) -> int:
     if missing():
         print(f"not here: {', '.join(missing())}; scripts/models fetch {' '.join(missing())}")
         return 1
-    if run.llama is not None and run.streams > 1:
+    if run.llama is not None and run.streams:
         print("--llama-server: it is measured with one stream at a time")
         return 1
     if not sandbox.own_namespaces():
@@ -405,20 +418,29 @@ def main(serve, run: Run, command: str, bar) -> int:
     busy = machine.load_before(run.write)
     with (
         tempfile.TemporaryDirectory() as folder,
-        serve(write_config(folder, run.small_dtype)) as client,
+        serve(write_config(folder, run.small_dtype, not run.streams)) as client,
     ):
         for temperature in run.temperatures:
-            results = measured(client, run, temperature, bar)
-            tables.append(table(results, temperature))
-            print(f"\n{tables[-1]}\n", flush=True)
-            failed += unequal(results)
+            if run.streams:
+                shown, different = measured_load(client, run, temperature, bar)
+            else:
+                results = measured(client, run, temperature, bar)
+                shown, different = table(results, temperature), unequal(results)
+            tables.append(shown)
+            print(f"\n{shown}\n", flush=True)
+            failed += different
     for name in failed:
         print(f"not equal to AR, and must be: {name}")
     if run.write:
         minutes = (time.monotonic() - started) / 60
         how = "One request at a time, methods in a new order for each problem"
-        if run.streams > 1:
-            how = f"{run.streams} requests at a time, one method after the other"
+        if run.streams:
+            how = (
+                f"Closed loop: each client sends its next problem when the last is answered, in "
+                f"windows of {run.seconds:g} s after {run.seconds / 2:g} s of warm-up, {run.turns} "
+                "for each method, in turns. Tokens per second of all clients, prompts' time "
+                "included, without a prefix cache; medians, and ratios within a turn"
+            )
         conditions = (
             f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
             f"{machine.processor()} ({machine.instructions()}), load before {busy:.0%}, after "

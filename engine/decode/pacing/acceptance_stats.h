@@ -13,14 +13,17 @@ namespace tandem {
 
 // Decayed sums over recent rounds.
 struct RecentRounds {
-  double rounds = 0, tokens = 0, drafts = 0, small_passes = 0;
+  static constexpr double kMemory = 0.99;  // of a round
 
-  void observe(double memory, int round_tokens, int round_drafts, int round_passes) {
-    scale(memory);
-    rounds += 1;
-    tokens += round_tokens;
-    drafts += round_drafts;
-    small_passes += round_passes;
+  double rounds = 0, tokens = 0, drafts = 0, small_passes = 0, small_rows = 0;
+
+  void observe(const RecentRounds& round) {
+    scale(kMemory);
+    rounds += round.rounds;
+    tokens += round.tokens;
+    drafts += round.drafts;
+    small_passes += round.small_passes;
+    small_rows += round.small_rows;
   }
   void limit(double most) {  // rounds
     if (rounds > most) scale(most / rounds);
@@ -28,23 +31,27 @@ struct RecentRounds {
 
  private:
   void scale(double factor) {
-    for (double* sum : {&rounds, &tokens, &drafts, &small_passes}) *sum *= factor;
+    for (double* sum : {&rounds, &tokens, &drafts, &small_passes, &small_rows}) *sum *= factor;
   }
 };
 
 // Of DraftStopping.
 struct DraftStats {
-  static constexpr int kTrial = 2;     // rounds with drafts of each request in a trial
-  static constexpr int kPlain = 96;    // rounds with drafts until one without
+  static constexpr int kTrial = 4;     // rounds of a trial of the small model, by one request
   static constexpr int kFurther = 48;  // rounds until one with a draft more than pays
+  // Two drafts that are always accepted.
+  static constexpr RecentRounds kAllRight{1, 3, 2, 2, 2};
 
   DraftAcceptance acceptance;
-  RecentRounds recent;
-  CostModel large, small;  // of a pass, by its rows beyond the first
-  Exploration exploration{kTrial, kPlain};
+  // Of requests whose small model may draft, and of others. At first, two drafts of the small model
+  // that are accepted 7 times of 10.
+  RecentRounds with_small{4, 8.8, 8, 8, 8}, without_small{1, 1, 0, 0, 0};
+  double answer = 0;  // mean tokens of a request; 0: unknown
+  // Time left for drafts that do not seem to pay, in batches of one row of the large model.
+  double unspent = 8;
   int since_further = 0;  // rounds
-  int too_unsure = 0;     // drafts below a request's min_draft_probability
   int streams = 0;        // requests that use this now
+  int drafting = 0;       // of these, those whose small model may draft
 };
 
 // Of TreeSize. Costs depend on the number of concurrent requests: rows that are free in a batch of

@@ -7,22 +7,38 @@
 namespace tandem {
 namespace {
 
-constexpr int kBehind = 8;  // rows of a small model's pass that tell the cost of a draft
 // The value of an accepted draft beyond its token, in tokens: further drafts behind it.
 constexpr double kThen = 1;
 // A class with fewer observations is verified even if it does not seem worth it.
 constexpr double kObserved = 4;
+// Of a batch of the small model, relative to the large one's, while it is unknown.
+constexpr double kSmallShare = 0.3;
+// A pass with a mask runs a row, a parallel token, and a mask behind each.
+constexpr double kParallelRows = 4;
+constexpr double kMostUnspent = 64;    // DraftStats::unspent, at most
+constexpr double kAnswers = 1.0 / 16;  // weight of an answer in the mean length
 
 }  // namespace
 
-DraftStopping::DraftStopping(int most, std::shared_ptr<AcceptanceStats> stats, bool parallel)
+DraftStopping::DraftStopping(int most, std::shared_ptr<AcceptanceStats> stats, By by)
     : most_(most),
-      parallel_(parallel),
+      by_(by),
       stats_(stats ? std::move(stats) : std::make_shared<AcceptanceStats>()),
-      shared_(stats_->drafts),
-      recent_(shared_.recent) {
+      shared_(stats_->drafts) {
   ++shared_.streams;
-  recent_.limit(kNewRounds);
+}
+
+DraftStopping::~DraftStopping() {
+  use_small(false);
+  --shared_.streams;
+  if (made_ == 0) return;
+  const double weight = shared_.answer > 0 ? kAnswers : 1;
+  shared_.answer += weight * (made_ - shared_.answer);
+}
+
+void DraftStopping::use_small(bool on) {
+  shared_.drafting += (on ? 1 : 0) - (may_draft_ ? 1 : 0);
+  may_draft_ = on;
 }
 
 void DraftStopping::observe(int event, bool accepted) {
@@ -30,56 +46,123 @@ void DraftStopping::observe(int event, bool accepted) {
   shared_.acceptance.observe(event, accepted, kSharedMemory);
 }
 
-// The better of recent rounds, at the present costs, and of plain decoding.
-double DraftStopping::tokens_per_second() const {
-  const double plain = 1 / shared_.large.plain();
-  if (recent_.rounds <= 0) return plain;
-  const double seconds = recent_.rounds * shared_.large.plain() +
-                         recent_.drafts * shared_.large.per_row() +
-                         recent_.small_passes * shared_.small.measured();
-  return std::max(plain, recent_.tokens / seconds);
+double DraftStopping::seconds_of_small(double rows) const {
+  const BatchTime* small = now_.small.time;
+  if (small != nullptr && small->known()) return small->seconds(rows);
+  return kSmallShare * now_.large.time->seconds(rows);
 }
 
-// With mask tokens, the pass makes two tokens if the parallel one is right, and predicts another.
-// But the parallel token could be verified without this pass.
-double DraftStopping::gain_of_small(int rows, float parallel) const {
-  const double next = rate(DraftAcceptance::next(context()));
-  const double known = parallel > 0 ? rate(DraftAcceptance::parallel(parallel)) : 0;
-  const double left = parallel_ ? next * rate(DraftAcceptance::kNextParallel) : 0;
-  const double pass =
-      shared_.small.measured() + std::min(rows - 1, kBehind) * shared_.small.per_row();
-  const int drafts = parallel_ ? 2 : 1;
-  return all_accepted_ * (next + known * next + left - known) -
-         tokens_per_second() * (pass + drafts * shared_.large.per_row());
+double DraftStopping::tokens_per_second(const RecentRounds& r) const {
+  const double drafting = shared_.streams;
+  const double all = std::max<double>(now_.large.sequences, drafting);
+  const double tokens = all + drafting * (r.tokens / r.rounds - 1);
+  double seconds = now_.large.time->seconds(all + drafting * r.drafts / r.rounds);
+  if (r.small_passes > 0) {
+    const double rows = drafting * r.small_rows / r.small_passes;
+    seconds += r.small_passes / r.rounds * seconds_of_small(rows);
+  }
+  return tokens / seconds;
 }
 
-double DraftStopping::gain_of_known(int token) const {
-  return all_accepted_ * rate(token) - tokens_per_second() * shared_.large.per_row();
+// The rows that the small model lacks, beyond those of any pass.
+double DraftStopping::catch_up() const {
+  return seconds_of_small(1 + now_.behind) - seconds_of_small(1);
 }
 
-void DraftStopping::begin_round() {
+bool DraftStopping::pays(const RecentRounds& with, double without) const {
+  double left = now_.remaining;
+  if (shared_.answer > 0) left = std::min(left, shared_.answer);
+  const double rate = tokens_per_second(with);
+  return left / without - left / rate > catch_up();
+}
+
+bool DraftStopping::take(double seconds) {
+  const double batches = seconds / now_.large.time->seconds(1);
+  if (batches > shared_.unspent) return false;
+  shared_.unspent -= batches;
+  return true;
+}
+
+void DraftStopping::begin_round(const Round& round) {
+  now_ = round;
   drafts_.clear();
   all_accepted_ = 1;
-  passes_ = 0;
-  seconds_ = 0;
+  passes_ = pass_rows_ = of_pass_ = 0;
   further_ = false;
-  mode_ = shared_.exploration.in_trial() ? Exploration::Round::kTrial
-          : plain_next_                  ? Exploration::Round::kPlain
-                                         : Exploration::Round::kBest;
-  may_draft_ = mode_ == Exploration::Round::kTrial ||
-               (mode_ == Exploration::Round::kBest && (costs_unknown() || gain_of_small(1) >= 0));
+  const BatchTime* const time = now_.large.time;
+  const bool could = by_ != By::kLookup;
+  best_ = 0;
+  if (time == nullptr || !time->known()) return use_small(false);
+  if (time->seconds(1) <= 0) {  // nothing takes time, as on a virtual clock
+    parallel_ = by_ == By::kParallel;
+    return use_small(could);
+  }
+  const double all = std::max(now_.large.sequences, shared_.streams);
+  const double plain = all / time->seconds(all);
+  const double without = std::max(plain, tokens_per_second(shared_.without_small));
+  const auto expect = [&](const RecentRounds& mode) {
+    best_ = std::max(without, tokens_per_second(mode));
+    others_ = all - 1 + (shared_.streams - 1) * mode.drafts / mode.rounds;
+  };
+  expect(could ? shared_.with_small : shared_.without_small);
+  sharing_ = shared_.streams;
+  const double with_masks = seconds_of_small(kParallelRows * sharing_);
+  parallel_ = by_ == By::kParallel &&
+              with_masks < (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(sharing_);
+  // Not where no draft would be made: then nothing would be learned.
+  const double next = std::max(rate(DraftAcceptance::next(DraftAcceptance::kAfterAll)),
+                               rate(DraftAcceptance::next(DraftAcceptance::kAfterSome)));
+  const bool drafts = pays(shared_.with_small, without) && gain_of_small(next, 0) >= 0;
+  use_small(could && (drafts || explores_small(without)));
+  sharing_ = std::max(1, shared_.drafting);
+  if (!may_draft_) expect(shared_.without_small);
 }
 
-DraftStopping::Next DraftStopping::next(int matched, int rows, float parallel) {
+// A trial of the small model, where it would pay if it were always right.
+bool DraftStopping::explores_small(double without) {
+  if (trial_ > 0) return true;
+  const double rounds = DraftStats::kTrial * (seconds_of_small(1) + 2 * row() / best_);
+  if (!pays(DraftStats::kAllRight, without) || !take(catch_up() + rounds)) return false;
+  trial_ = DraftStats::kTrial;
+  // Its observations outweigh older ones.
+  shared_.acceptance.limit(4);
+  shared_.with_small.limit(8);
+  acceptance_.limit(1);
+  return true;
+}
+
+// Tokens that all requests make in the time of one more row of the large model.
+double DraftStopping::row() const {
+  if (best_ <= 0) return 0;
+  return best_ * now_.large.time->row(others_ + 1 + static_cast<double>(drafts_.size()));
+}
+
+// With mask tokens, a pass makes two tokens if the parallel one is right, and predicts another. But
+// the parallel token could be verified without this pass.
+double DraftStopping::gain_of_small(double next, float parallel) const {
+  const double known = parallel > 0 ? rate(DraftAcceptance::parallel(parallel)) : 0;
+  const double later = parallel_ ? next * rate(DraftAcceptance::kNextParallel) : 0;
+  double pass = 0;
+  if (best_ > 0) {
+    pass = best_ * seconds_of_small(sharing_ * (parallel_ ? kParallelRows : 1)) / sharing_;
+  }
+  return (1 + known) * (all_accepted_ * next - row()) +
+         std::max(0.0, all_accepted_ * later - row()) -
+         std::max(0.0, all_accepted_ * known - row()) - pass;
+}
+
+double DraftStopping::gain_of_known(int token) const { return all_accepted_ * rate(token) - row(); }
+
+DraftStopping::Next DraftStopping::next(int matched, float parallel) {
   const auto count = static_cast<int>(drafts_.size());
-  if (count >= most_ || mode_ == Exploration::Round::kPlain) return Next::kStop;
-  const bool trial = mode_ == Exploration::Round::kTrial && count == 0;
-  if (trial || (costs_unknown() && count < kUnknown)) return Next::kSmall;
-  const double small = may_draft_ ? gain_of_small(rows, parallel) : -1;
+  if (count >= most_) return Next::kStop;
+  if (trial_ > 0 && count == 0) return Next::kSmall;
+  const double probability = rate(DraftAcceptance::next(context()));
+  const double small = may_draft_ ? gain_of_small(probability, parallel) : -1;
   if (matched > 0) {
     const int token = DraftAcceptance::lookup(matched, continues_copy());
     const double lookup = gain_of_known(token);
-    const double later = kThen * (rate(token) - rate(DraftAcceptance::next(context())));
+    const double later = kThen * (rate(token) - probability);
     if (lookup >= 0 && (!may_draft_ || lookup + all_accepted_ * later >= small)) {
       return Next::kLookup;
     }
@@ -87,12 +170,11 @@ DraftStopping::Next DraftStopping::next(int matched, int rows, float parallel) {
   if (small >= 0) return Next::kSmall;
   // Explores: the acceptance of drafts that are never made is unknown.
   const bool possible = matched > 0 || (may_draft_ && count > 0);
-  if (possible && !further_ && shared_.since_further >= DraftStats::kFurther) {
-    shared_.since_further = 0;
-    further_ = true;
-    return matched > 0 ? Next::kLookup : Next::kSmall;
-  }
-  return Next::kStop;
+  if (!possible || further_ || shared_.since_further < DraftStats::kFurther) return Next::kStop;
+  if (best_ > 0 && !take(row() / best_)) return Next::kStop;
+  shared_.since_further = 0;
+  further_ = true;
+  return matched > 0 ? Next::kLookup : Next::kSmall;
 }
 
 void DraftStopping::add(int token) {
@@ -100,21 +182,21 @@ void DraftStopping::add(int token) {
   drafts_.push_back(token);
 }
 
-void DraftStopping::observe_pass(int rows, double seconds) {
+void DraftStopping::observe_pass(int rows) {
   ++passes_;
-  seconds_ += seconds;
-  if (!first_ && rows <= kBehind) shared_.small.observe(rows - 1, seconds);
+  pass_rows_ += rows;
+  of_pass_ = 0;
 }
 
 bool DraftStopping::add_small(float max_prob, float least) {
   const int token = DraftAcceptance::small(max_prob);
   const bool worth =
       shared_.acceptance.observations(token) < kObserved || gain_of_known(token) >= 0;
-  if (max_prob < least) ++shared_.too_unsure;
-  const bool must = further_ || costs_unknown() || mode_ == Exploration::Round::kTrial;
-  if (max_prob < least || (!worth && !must)) {
-    // Never verified: counts as rejected, so that such passes become rarer.
-    observe(DraftAcceptance::next(context()), false);
+  const bool first = of_pass_++ == 0;
+  if (max_prob < least || (!worth && !further_ && trial_ == 0)) {
+    // Never verified: counts as rejected, so that such passes become rarer. Not so a token that a
+    // pass made besides others.
+    if (first) observe(DraftAcceptance::next(context()), false);
     return false;
   }
   add(token);
@@ -132,9 +214,8 @@ void DraftStopping::add_lookup(int matched) {
   add(DraftAcceptance::lookup(matched, continues_copy()));
 }
 
-void DraftStopping::end_round(int accepted, int rows, double seconds) {
+void DraftStopping::end_round(int accepted) {
   const auto drafts = static_cast<int>(drafts_.size());
-  if (!first_ && rows == drafts + 1) shared_.large.observe(drafts, seconds);
   int context = after_;
   for (int i = 0; i <= std::min(accepted, drafts - 1); ++i) {
     const int token = drafts_[static_cast<size_t>(i)];
@@ -145,32 +226,15 @@ void DraftStopping::end_round(int accepted, int rows, double seconds) {
     }
     context = token;
   }
-  if (mode_ == Exploration::Round::kBest && !first_) {
-    recent_.observe(kRoundMemory, accepted + 1, drafts, passes_);
-    shared_.recent.observe(kSharedRoundMemory, accepted + 1, drafts, passes_);
-  }
-  if (drafts > 0) {
-    after_ = accepted == drafts ? DraftAcceptance::kAfterAll : DraftAcceptance::kAfterSome;
-  }
+  RecentRounds& mode = may_draft_ ? shared_.with_small : shared_.without_small;
+  mode.observe({1, accepted + 1.0, 1.0 * drafts, 1.0 * passes_, 1.0 * pass_rows_});
+  after_ = accepted == drafts ? DraftAcceptance::kAfterAll : DraftAcceptance::kAfterSome;
+  made_ += accepted + 1;
   ++shared_.since_further;
-  first_ = false;
-  choose_next_round(passes_ > 0, shared_.large.lost(accepted + 1, seconds_ + seconds));
-}
-
-// The next round may be another request's: a trial is shared.
-void DraftStopping::choose_next_round(bool drafted, double lost) {
-  drafts_.clear();
-  all_accepted_ = 1;
-  const bool was_trial = shared_.exploration.in_trial();
-  const bool pays = costs_unknown() || gain_of_small(1) >= 0;
-  const Exploration::Round next = shared_.exploration.observe(drafted, lost, pays, shared_.streams);
-  // Where the small model does not pay, looked up drafts still may.
-  plain_next_ = next == Exploration::Round::kPlain && pays;
-  if (next == Exploration::Round::kTrial && !was_trial) {
-    // The trial's observations outweigh older ones.
-    shared_.acceptance.limit(4);
-    acceptance_.limit(1);
-  }
+  trial_ = std::max(0, trial_ - 1);
+  if (best_ <= 0) return;
+  const double more = kExplored * (accepted + 1) / best_ / now_.large.time->seconds(1);
+  shared_.unspent = std::min(kMostUnspent, shared_.unspent + more);
 }
 
 }  // namespace tandem

@@ -5,6 +5,11 @@
 // model, unless it was looked up, and a row of the large one. Drafting continues while the expected
 // token comes faster than tokens do on average. This stopping rule maximizes tokens per second and
 // amounts to a threshold on the probability of rejection (Huang et al. 2024, SpecDec++, theorem 1).
+//
+// Tokens per second are those of all requests on the device. Requests that draft share the batches
+// of the small model, and wait for each other before the large one (sched/batcher.h). So a round
+// lasts as long as its batches, and costs follow from the number of requests now. Whether a request
+// uses the small model at all is decided in the same way for all that could.
 #pragma once
 
 #include <cstdint>
@@ -12,38 +17,47 @@
 #include <vector>
 
 #include "engine/decode/pacing/acceptance_stats.h"
+#include "engine/decode/pacing/batch_time.h"
 
 namespace tandem {
 
-// The drafts of one request. Time decides, so this requires that drafts cannot change tokens.
-// Seconds are those of MethodStats::share_seconds. Loop thread only.
+// The drafts of one request. Time decides, so this requires that drafts cannot change tokens. Loop
+// thread only.
 class DraftStopping {
  public:
   static constexpr double kMemory = 0.98, kSharedMemory = 0.995;  // of a draft
-  static constexpr double kRoundMemory = 0.97, kSharedRoundMemory = 0.99;
-  static constexpr double kNewRounds = 30;  // rounds that the shared means count for
-  static constexpr int kUnknown = 2;        // drafts while costs are unknown
-  static constexpr int kTooUnsure = 16;     // attempts to measure costs where drafts are barred
+  static constexpr double kExplored = 0.01;  // share of the time for drafts that do not seem to pay
 
-  // most: drafts of a round. stats: null for a request without a deployment. parallel: the small
-  // model has mask tokens, which predict tokens behind its own.
-  DraftStopping(int most, std::shared_ptr<AcceptanceStats> stats, bool parallel = false);
-  ~DraftStopping() { --shared_.streams; }
+  // What drafts by.
+  enum class By : uint8_t {
+    kLookup,
+    kSmall,     // the small model too
+    kParallel,  // the small model, whose mask tokens predict tokens behind its own
+  };
+  struct Round {
+    ModelLoad large, small;
+    int behind = 0;     // rows that the small model lacks
+    int remaining = 1;  // tokens of the request, at most
+  };
+
+  // most: drafts of a round. stats: null for a request without a deployment.
+  DraftStopping(int most, std::shared_ptr<AcceptanceStats> stats, By by);
+  ~DraftStopping();
   DraftStopping(const DraftStopping&) = delete;
   DraftStopping& operator=(const DraftStopping&) = delete;
 
-  bool single_request() const { return shared_.streams == 1; }  // of those that share the stats
-  void begin_round();
+  void begin_round(const Round& round);
   // The small model may draft in this round. Before the first round: it reads the prompt.
   bool may_draft() const { return may_draft_; }
+  bool parallel() const { return parallel_; }  // with mask tokens
 
   enum class Next : uint8_t { kStop, kSmall, kLookup };
-  // matched: of the next n-gram proposal, 0: none. rows: of the small model's next pass. parallel:
-  // confidence of the parallel token that may come next; 0: none.
-  Next next(int matched, int rows, float parallel = 0);
+  // matched: of the next n-gram proposal, 0: none. parallel: confidence of the parallel token that
+  // may come next; 0: none.
+  Next next(int matched, float parallel = 0);
 
   // A pass of the small model over `rows` rows. Its tokens follow.
-  void observe_pass(int rows, double seconds);
+  void observe_pass(int rows);
   // Adds a token of that pass. False: its confidence is below `least`, or it is not worth its row
   // in the large model; drafting ends without it.
   bool add_small(float max_prob, float least = 0);
@@ -51,41 +65,49 @@ class DraftStopping {
   bool add_parallel(float max_prob, float least = 0);
   void add_lookup(int matched);
 
-  // The large model accepted the first `accepted` drafts in a pass of `rows` rows.
-  void end_round(int accepted, int rows, double seconds);
+  // The large model accepted the first `accepted` drafts.
+  void end_round(int accepted);
 
  private:
   double rate(int event) const { return acceptance_.rate(event, shared_.acceptance); }
   void observe(int event, bool accepted);
-  double tokens_per_second() const;
-  double gain_of_small(int rows, float parallel = 0) const;
-  double gain_of_known(int token) const;  // of a draft that costs only its row
+  double seconds_of_small(double rows) const;
+  double tokens_per_second(const RecentRounds& rounds) const;
+  bool pays(const RecentRounds& with, double without) const;
+  double catch_up() const;  // seconds
+  void use_small(bool on);
+  bool explores_small(double without);
+  bool take(double seconds);  // out of the time to explore
+  double row() const;
+  double gain_of_small(double next, float parallel) const;  // next: probability of its token
+  double gain_of_known(int token) const;                    // of a draft that costs only its row
   int context() const { return drafts_.empty() ? after_ : drafts_.back(); }
   bool continues_copy() const {
     return !drafts_.empty() && !DraftAcceptance::is_small(drafts_.back());
   }
-  bool costs_unknown() const { return !shared_.large.known() && shared_.too_unsure < kTooUnsure; }
   void add(int token);
-  void choose_next_round(bool drafted, double lost);
 
   const int most_;
-  const bool parallel_;
+  const By by_;
   const std::shared_ptr<AcceptanceStats> stats_;
   DraftStats& shared_;
   DraftAcceptance acceptance_;
-  RecentRounds recent_;
   int after_ = DraftAcceptance::kAfterAll;  // the previous round
-  bool first_ = true;                       // no round yet: the small model still reads the prompt
-  bool plain_next_ = false;                 // to measure its cost
+  int trial_ = 0;                           // rounds left in which the small model drafts anyway
+  int made_ = 0;                            // tokens
 
   // This round.
+  Round now_;
+  double best_ = 0;          // tokens per second; 0: unknown, or nothing takes time
+  double sharing_ = 1;       // requests whose drafts share a batch of the small model
+  double others_ = 0;        // rows of the large batch: those of the other requests
   std::vector<int> drafts_;  // classes of DraftAcceptance
   double all_accepted_ = 1;  // probability
   int passes_ = 0;           // of the small model
-  double seconds_ = 0;       // of these
-  bool may_draft_ = false;
+  int pass_rows_ = 0;        // of these
+  int of_pass_ = 0;          // tokens of the last one
+  bool may_draft_ = false, parallel_ = false;
   bool further_ = false;  // one draft more than pays
-  Exploration::Round mode_ = Exploration::Round::kBest;
 };
 
 }  // namespace tandem

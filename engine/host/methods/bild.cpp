@@ -85,7 +85,11 @@ const MethodEntry& bild_entry() {
           },
       .needs = needs_of,
       .misfit = misfit_of,
-      .bind = [](const Deployment&, P* a) { a->num_masks = a->early_exit ? 0 : small_masks(*a); },
+      .bind =
+          [](const Deployment& d, P* a) {
+            a->num_masks = a->early_exit ? 0 : small_masks(*a);
+            if (!a->early_exit) a->draft_vocabulary = d.draft_vocabulary;
+          },
       .contract =
           [](const P& a, bool greedy) {
             return bild_is_exact(a, greedy) ? Contract::kExact : Contract::kLossy;

@@ -1,6 +1,7 @@
 #include "engine/decode/ngram.h"
 
 #include "engine/decode/ngram_index.h"
+#include "engine/host/deployment.h"
 #include "engine/host/methods/entry.h"
 
 namespace tandem {
@@ -22,6 +23,7 @@ const MethodEntry& ngram_entry() {
                     {"PACE_FASTEST", Pace::kFastest}},
                    "how many drafts: always draft_tokens, after the accept length, or the fastest"),
       .needs = [](const P&, const DeploymentConfig& d) { return MethodNeeds{{of_large(d)}, {}}; },
+      .bind = [](const Deployment& d, P* a) { a->stats = d.acceptance_stats; },
       .contract = [](const P&, bool) { return Contract::kExact; },
       .start = ngram,
   });

@@ -33,6 +33,7 @@ class ScriptedSequence final : public Sequence {
   bool raw_logprobs() const override { return false; }
   MethodStats& stats() override { return stats_; }
   TimePoint now() const override { return TimePoint(); }
+  ModelLoad load(Stage) const override { return {}; }
   bool reserve(std::span<const Need> /*needs*/, std::coroutine_handle<> /*waiter*/) override {
     return true;
   }

@@ -208,6 +208,7 @@ class Desk final : public LoopServices {
   TimePoint now() const override { return {}; }
   ModelPools* pools(ModelId) override { return &pools_; }
   DeviceId device_of(ModelId) const override { return DeviceId(0); }
+  ModelLoad load(ModelId) const override { return {}; }
   CacheId new_cache_id() override { return CacheId(next_++); }
   TicketId new_ticket_id() override { return static_cast<TicketId>(++next_); }
   bool request_pages(SequenceRun* run) override { return queue.request(run); }

@@ -31,6 +31,7 @@ class QuietHost final : public LoopServices {
   TimePoint now() const override { return {}; }
   ModelPools* pools(ModelId model) override { return &pools_[model.index()]; }
   DeviceId device_of(ModelId) const override { return DeviceId(0); }
+  ModelLoad load(ModelId) const override { return {}; }
   CacheId new_cache_id() override { return CacheId(next_++); }
   TicketId new_ticket_id() override { return static_cast<TicketId>(++next_); }
   bool request_pages(SequenceRun* run) override {

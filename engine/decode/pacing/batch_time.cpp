@@ -1,0 +1,49 @@
+#include "engine/decode/pacing/batch_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+namespace tandem {
+
+double BatchTime::Size::seconds() const {
+  std::array<double, 5> values = last;
+  const size_t n = std::min(count, values.size());
+  std::nth_element(values.begin(), values.begin() + (n - 1) / 2, values.begin() + n);
+  return values[(n - 1) / 2];
+}
+
+// Each number up to 8 is a size, and each power of two above has four.
+int BatchTime::size_of(int rows) {
+  return rows <= 8 ? rows : static_cast<int>(std::floor(4 * std::log2(rows))) - 3;
+}
+
+void BatchTime::observe(int rows, double seconds) {
+  Size& size = sizes_[size_of(rows)];
+  size.rows = size.count == 0 ? rows : kMemory * size.rows + (1 - kMemory) * rows;
+  size.last[size.count++ % size.last.size()] = seconds;
+}
+
+double BatchTime::seconds(double rows) const {
+  const Size& least = sizes_.begin()->second;
+  if (sizes_.size() == 1 || rows < least.rows) {
+    return least.seconds() * (rows + kFreeRows) / (least.rows + kFreeRows);
+  }
+  // The line through the two sizes around `rows`, or the nearest two.
+  auto above = sizes_.begin();
+  double low_rows = above->second.rows, low = above->second.seconds();
+  for (++above; std::next(above) != sizes_.end() && above->second.rows < rows; ++above) {
+    low_rows = above->second.rows;
+    low = std::max(low, above->second.seconds());
+  }
+  const double high = std::max(low, above->second.seconds());
+  const double slope = (high - low) / (above->second.rows - low_rows);
+  return std::max(0.0, low + slope * (rows - low_rows));
+}
+
+double BatchTime::row(double rows) const {
+  const double more = std::max(2.0, rows / 4);
+  return (seconds(rows + more) - seconds(rows)) / more;
+}
+
+}  // namespace tandem

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <map>
+
+namespace tandem {
+
+// The time of a model's batches by their rows, learned from recent batches of all requests.
+//
+// A batch reads the weights once, so a few more rows may be free and many are not. The estimate is
+// piecewise linear through the median times of batches of similar size, and does not decrease with
+// the rows.
+//
+// Loop thread only.
+class BatchTime {
+ public:
+  void observe(int rows, double seconds);  // of a batch; rows >= 1
+
+  bool known() const { return !sizes_.empty(); }
+  // Of a batch with `rows` rows, which may be a mean. REQUIRES: known().
+  double seconds(double rows) const;
+  // That one more row adds.
+  double row(double rows) const;
+
+ private:
+  // Reading the weights costs as much as about this many rows. Used below the smallest known size.
+  static constexpr double kFreeRows = 8;
+  static constexpr double kMemory = 0.8;  // of a batch's rows, against the next one
+
+  // The median of the last few values, so that one disturbed batch does not move it.
+  struct Size {
+    double rows = 0;
+    std::array<double, 5> last{};
+    size_t count = 0;
+
+    double seconds() const;
+  };
+  static int size_of(int rows);
+
+  std::map<int, Size> sizes_;  // by size_of()
+};
+
+// The batches of a model now.
+struct ModelLoad {
+  // Requests whose large model it is: running ones, and those that wait for admission.
+  int sequences = 1;
+  const BatchTime* time = nullptr;  // null: unknown
+};
+
+}  // namespace tandem

@@ -1,0 +1,47 @@
+// A server under load in virtual time: the real loop and methods, on a device that takes as long
+// for its batches as a real one. Clients form a closed loop: each sends its next request, with a
+// prompt that no request has had, when its last one is answered.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/backend/scripted/script.h"
+#include "engine/decode/gen.h"
+
+namespace tandem::test {
+
+// Seconds of a batch: linear between the given (rows, seconds), and `work` more for each pass after
+// the first.
+struct DeviceTime {
+  std::vector<std::pair<double, double>> rows;
+  double work = 0;
+
+  double seconds(int batch_rows, int works) const;
+};
+
+struct Load {
+  int clients = 1;
+  bool bursts = false;             // clients send together, when all are answered
+  int prompt = 150, answer = 128;  // tokens; answers have half to one and a half of this
+  double copied = 0;               // share of the answer that the prompt contains, in parts of 8
+  Script script;
+  DeviceTime large, small;
+  std::function<Task<void>(Gen)> method;
+  bool two_models = true;
+  int masks = 0;                    // of the small model
+  double warm = 20, measured = 60;  // seconds
+};
+
+struct Served {
+  double tokens_per_second = 0;
+  double requests_per_batch = 0;  // of the large model
+  double small_batches = 0;       // for each of the large model
+  bool right = true;              // all tokens are those of the script
+};
+
+Served serve(const Load& load);
+
+}  // namespace tandem::test

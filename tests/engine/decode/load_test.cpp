@@ -1,0 +1,173 @@
+// The default method under load against autoregressive decoding, by tokens per second of the whole
+// server.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "engine/decode/autoregressive.h"
+#include "engine/decode/ngram.h"
+#include "engine/decode/pacing/acceptance_stats.h"
+#include "engine/decode/speculative.h"
+#include "tests/engine/decode/load_simulation.h"
+
+namespace tandem::test {
+namespace {
+
+// The pair of models/README.md on two cores of a Zen 5 (docs/throughput.md).
+const DeviceTime kLargeTime{{{1, 0.0235},
+                             {2, 0.0242},
+                             {4, 0.0253},
+                             {8, 0.0275},
+                             {16, 0.043},
+                             {32, 0.083},
+                             {64, 0.165},
+                             {150, 0.386},
+                             {256, 0.66}},
+                            0.0005};
+const DeviceTime kSmallTime{
+    {{1, 0.0071}, {2, 0.0075}, {4, 0.0081}, {8, 0.0096}, {16, 0.0155}, {32, 0.0285}, {150, 0.126}},
+    0.00035};
+
+Load load_of(int clients) {
+  Load load;
+  load.clients = clients;
+  load.warm = 20 + clients;
+  load.measured = 60 + 10 * clients;
+  load.large = kLargeTime;
+  load.small = kSmallTime;
+  load.copied = 0.35;
+  load.script = {.seed = 5, .vocab_size = 1000, .agreement = 0.82, .foresight = 0.6};
+  load.script.masks = {{0.56}};
+  return load;
+}
+
+Served autoregressive_of(Load load) {
+  load.method = autoregressive;
+  load.two_models = false;
+  return serve(load);
+}
+Served automatic_of(Load load, int masks) {
+  SpeculativeParams a;
+  a.draft_tokens = 12;
+  a.pace = Pace::kFastest;
+  a.num_masks = load.masks = masks;
+  a.stats = std::make_shared<AcceptanceStats>();
+  load.method = [a](Gen g) { return speculative(g, a); };
+  return serve(load);
+}
+Served lookup_of(Load load) {
+  NgramParams a;
+  a.draft_tokens = 8;
+  a.pace = Pace::kFastest;
+  load.method = [a](Gen g) { return ngram(g, a); };
+  load.two_models = false;
+  return serve(load);
+}
+
+// Prints what the expectations are about.
+double ratio(const std::string& what, int clients, const Served& served, const Served& plain) {
+  EXPECT_TRUE(served.right && plain.right) << what;
+  const double r = served.tokens_per_second / plain.tokens_per_second;
+  std::printf(
+      "%-28s %2d clients: %6.1f tokens/s, %.2f of %.1f; %.1f requests a batch, %.2f small\n",
+      what.c_str(), clients, served.tokens_per_second, r, plain.tokens_per_second,
+      served.requests_per_batch, served.small_batches);
+  return r;
+}
+
+constexpr int kClients[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64};
+
+TEST(Load, TheDefaultIsNeverSlowerThanAutoregressiveDecoding) {
+  const std::map<int, double> wanted = {{1, 1.75}, {2, 1.35}, {3, 1.1}, {4, 1.08}};
+  for (const int masks : {1, 0}) {
+    for (const int clients : kClients) {
+      const Load load = load_of(clients);
+      const double r = ratio(masks > 0 ? "pair with masks" : "pair", clients,
+                             automatic_of(load, masks), autoregressive_of(load));
+      const auto at = wanted.find(clients);
+      EXPECT_GE(r, at == wanted.end() ? 0.98
+                   : masks > 0        ? at->second
+                                      : 0.85 * at->second)
+          << clients;
+    }
+  }
+}
+
+TEST(Load, LookupsAreNeverSlowerThanAutoregressiveDecoding) {
+  for (const double copied : {0.35, 0.0}) {
+    for (const int clients : kClients) {
+      Load load = load_of(clients);
+      load.copied = copied;
+      const double r = ratio(copied > 0 ? "lookups" : "lookups, nothing copied", clients,
+                             lookup_of(load), autoregressive_of(load));
+      EXPECT_GE(r, copied > 0 && clients <= 4 ? 1.07 : 0.98) << clients;
+    }
+  }
+}
+
+TEST(Load, BurstsLoseNothing) {
+  for (const int clients : {2, 4, 8, 16}) {
+    Load load = load_of(clients);
+    load.bursts = true;
+    load.measured = 300;
+    EXPECT_GE(ratio("bursts", clients, automatic_of(load, 1), autoregressive_of(load)), 0.98);
+  }
+}
+
+TEST(Load, LongPromptsLoseNothing) {
+  for (const int clients : {1, 2, 4, 8, 16}) {
+    Load load = load_of(clients);
+    load.prompt = 1000;
+    load.copied = 0.1;
+    load.measured = 500 + 50 * clients;
+    EXPECT_GE(ratio("prompts of 1,000", clients, automatic_of(load, 1), autoregressive_of(load)),
+              0.98);
+  }
+}
+
+// A small model that is never right, and is sure.
+TEST(Load, DraftsThatFailCostAtMostTwoPercent) {
+  for (const int clients : kClients) {
+    Load load = load_of(clients);
+    load.copied = 0;
+    load.script.agreement = load.script.foresight = 0;
+    load.script.masks = {{0}};
+    EXPECT_GE(ratio("drafts that fail", clients, automatic_of(load, 1), autoregressive_of(load)),
+              0.98);
+  }
+}
+
+// Up to so many drafts while the small model is sure, with nothing to look up.
+TEST(Load, TheDefaultIsAsFastAsTheBestFixedSetting) {
+  for (const int masks : {1, 0}) {
+    for (const double agreement : {0.6, 0.82, 0.95}) {
+      Load load = load_of(1);
+      load.copied = 0;
+      load.script.agreement = agreement;
+      double best = 0;
+      for (const int drafts : {1, 2, 3, 4, 6, 8, 12}) {
+        SpeculativeParams a;
+        a.draft_tokens = drafts;
+        a.min_draft_probability = 0.5F;
+        a.num_masks = load.masks = masks;
+        load.method = [a](Gen g) { return speculative(g, a); };
+        best = std::max(best, serve(load).tokens_per_second);
+      }
+      const double automatic = automatic_of(load, masks).tokens_per_second;
+      std::printf("agreement %.2f, %d masks: %.1f of the best fixed setting's %.1f tokens/s\n",
+                  agreement, masks, automatic, best);
+      EXPECT_GT(automatic, 0.97 * best);
+    }
+  }
+}
+
+TEST(Load, RequestsStayInStep) {
+  EXPECT_GE(automatic_of(load_of(8), 1).requests_per_batch, 7);
+  EXPECT_GE(automatic_of(load_of(4), 1).requests_per_batch, 3.5);
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,81 @@
+#include "engine/decode/pacing/batch_time.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem {
+namespace {
+
+// Eight rows are free.
+double staircase(int rows) { return 1 + (rows > 8 ? 0.25 * (rows - 8) : 0); }
+
+TEST(BatchTime, IsThatOfBatchesOfSimilarSize) {
+  BatchTime time;
+  EXPECT_FALSE(time.known());
+  for (int i = 0; i < 5; ++i) {
+    for (int rows = 1; rows <= 40; ++rows) time.observe(rows, staircase(rows));
+  }
+  EXPECT_TRUE(time.known());
+  for (const int rows : {1, 2, 5, 8, 10, 16, 24, 32}) {
+    EXPECT_NEAR(time.seconds(rows), staircase(rows), 0.06 * staircase(rows)) << rows;
+  }
+  EXPECT_NEAR(time.row(2), 0, 1e-9);
+  EXPECT_NEAR(time.row(12), 0.25, 0.03);
+  EXPECT_NEAR(time.seconds(80), staircase(80), 0.1 * staircase(80)) << "beyond what was seen";
+}
+
+TEST(BatchTime, LiesBetweenItsNeighborsWhereNothingWasSeen) {
+  BatchTime time;
+  time.observe(4, 1.2);
+  time.observe(8, 2.0);
+  EXPECT_DOUBLE_EQ(time.seconds(6), 1.6);
+  EXPECT_DOUBLE_EQ(time.seconds(5), 1.4);
+}
+
+// The weights are most of a small batch.
+TEST(BatchTime, BelowTheSmallestSizeRowsAreNotAllThatCosts) {
+  BatchTime time;
+  time.observe(1, 9);
+  EXPECT_DOUBLE_EQ(time.seconds(1), 9);
+  EXPECT_DOUBLE_EQ(time.seconds(2), 10);
+  EXPECT_DOUBLE_EQ(time.seconds(10), 18);
+  BatchTime prompts;
+  prompts.observe(256, 0.66);
+  prompts.observe(410, 1.05);
+  EXPECT_NEAR(prompts.seconds(1), 0.0225, 1e-3);
+  EXPECT_NEAR(prompts.seconds(16), 0.06, 1e-3);
+}
+
+TEST(BatchTime, MoreRowsNeverTakeLess) {
+  BatchTime time;
+  for (const auto& [rows, seconds] : {std::pair(1, 1.0), {2, 1.3}, {3, 1.1}, {4, 1.2}}) {
+    time.observe(rows, seconds);
+  }
+  for (double rows = 1; rows < 8; rows += 0.25) {
+    EXPECT_LE(time.seconds(rows), time.seconds(rows + 0.25)) << rows;
+    EXPECT_GE(time.row(rows), 0) << rows;
+  }
+}
+
+TEST(BatchTime, OneDisturbedBatchDoesNotCount) {
+  BatchTime time;
+  for (int i = 0; i < 10; ++i) time.observe(4, i == 7 ? 100 : 1);
+  EXPECT_DOUBLE_EQ(time.seconds(4), 1);
+}
+
+TEST(BatchTime, FollowsWhatChanges) {
+  BatchTime time;
+  for (int i = 0; i < 100; ++i) time.observe(4, 1);
+  for (int i = 0; i < 3; ++i) time.observe(4, 2);
+  EXPECT_DOUBLE_EQ(time.seconds(4), 2);
+}
+
+TEST(BatchTime, MayBeZero) {
+  BatchTime time;
+  time.observe(1, 0);
+  time.observe(5, 0);
+  EXPECT_EQ(time.seconds(9), 0);
+  EXPECT_EQ(time.row(3), 0);
+}
+
+}  // namespace
+}  // namespace tandem
