@@ -203,15 +203,17 @@ std::string model_rule(absl::string_view written, const std::string& path) {
   if (absl::StartsWith(written, "~")) {
     return "a path with the home directory written out: ~ means nothing outside a shell";
   }
+  if (absl::StartsWith(written, kHubScheme)) {
+    return "hf://ORG/REPO[@REVISION][:QUANT], in a file that tandem-server reads";
+  }
   if (absl::EndsWith(written, ".gguf")) return "a .gguf file that exists";
   if (is_directory(path)) {
     return absl::StrCat("one of its .gguf files: ", absl::StrJoin(gguf_models(path), ", "));
   }
   const bool relative = !absl::StartsWith(written, "/") && !absl::StartsWith(written, ".");
   if (relative && std::count(written.begin(), written.end(), '/') == 1) {
-    return absl::StrCat(kModelRule,
-                        "; only --model and --small take names of a model hub, and `tandem pull` "
-                        "prints the path of such a model");
+    return absl::StrCat(kModelRule, "; a file names a model of the Hugging Face hub as hf://",
+                        written);
   }
   return kModelRule;
 }

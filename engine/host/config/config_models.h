@@ -16,6 +16,9 @@ namespace tandem {
 
 inline constexpr char kNameRule[] = "1 to 64 of letters, digits and . _ - /";
 
+// Models of the Hugging Face hub in deployment files: "hf://ORG/REPO[@REVISION][:QUANT]".
+inline constexpr char kHubScheme[] = "hf://";
+
 bool valid_name(absl::string_view name);
 bool is_directory(const std::string& path);
 // The model that `path` names: a GGUF file, a directory, or for a directory without config.json its

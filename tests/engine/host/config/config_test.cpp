@@ -1,5 +1,6 @@
 #include "engine/host/config/config.h"
 
+#include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
@@ -547,6 +548,18 @@ TEST_F(ConfigTest, DirectoriesWithOneGgufModel) {
   EXPECT_EQ(from_models({{folder_ + "/one"}})->models[0].path, folder_ + "/one");
 }
 
+TEST_F(ConfigTest, PlacesOfFetchedModels) {
+  const std::string text = "models { name: \"m\" path: \"hf://a/b:Q8_0\" }";
+  EXPECT_THAT(error(text), testing::HasSubstr("allowed: hf://ORG/REPO[@REVISION][:QUANT], in a "
+                                              "file that tandem-server reads"));
+  auto file = ConfigFile::parse(text, folder_ + "/deploy/d.textproto");
+  ASSERT_TRUE(file.ok()) << file.status();
+  file->set_place("hf://a/b:Q8_0", folder_ + "/models/big");
+  const auto config = engine_config(*file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->models[0].path, folder_ + "/models/big");
+}
+
 TEST_F(ConfigTest, ModelFlags) {
   const auto config =
       from_models({{"a=" + folder_ + "/models/big", "b=" + folder_}, "cpu:2", "fp64"});
@@ -616,9 +629,8 @@ TEST_F(ConfigTest, ModelFlags) {
       {{{"a=none/model.gguf"}},
        "--model a: \"none/model.gguf\"; allowed: a .gguf file that exists"},
       {{{"a=who/model-8b"}},
-       "--model a: \"who/model-8b\"; allowed: a directory that exists, or a .gguf file; only "
-       "--model "
-       "and --small take names of a model hub, and `tandem pull` prints the path of such a model"},
+       "--model a: \"who/model-8b\"; allowed: a directory that exists, or a .gguf file; a file "
+       "names a model of the Hugging Face hub as hf://who/model-8b"},
       {{{"a=" + folder_, "a=" + folder_}},
        "--model name: \"a\"; allowed: a name that is not taken already"},
       {{{"a=" + folder_}, "tpu:0"},
