@@ -45,64 +45,42 @@ std::string values_of(const FieldDescriptor* field) {
 absl::Status put_scalar(Message* message, const FieldDescriptor* field, absl::string_view path,
                         absl::string_view text) {
   const Reflection* const reflection = message->GetReflection();
-  const bool add = field->is_repeated();
   const auto wrong = [&](absl::string_view allowed) {
     return out_of_range(path, quote_value(text), allowed);
   };
+  const auto put = [&](const auto& value, auto set, auto add) {
+    (reflection->*(field->is_repeated() ? add : set))(message, field, value);
+    return absl::OkStatus();
+  };
+  // `number`: of the type that the setters take.
+  const auto parsed = [&](auto number, bool (*parse)(absl::string_view, decltype(number)*),
+                          absl::string_view allowed, auto set, auto add) {
+    return parse(text, &number) ? put(number, set, add) : wrong(allowed);
+  };
+  using R = Reflection;
   switch (field->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32: {
-      int32_t v = 0;
-      if (!absl::SimpleAtoi(text, &v)) return wrong("a 32-bit integer");
-      add ? reflection->AddInt32(message, field, v) : reflection->SetInt32(message, field, v);
-      return absl::OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_INT64: {
-      int64_t v = 0;
-      if (!absl::SimpleAtoi(text, &v)) return wrong("a 64-bit integer");
-      add ? reflection->AddInt64(message, field, v) : reflection->SetInt64(message, field, v);
-      return absl::OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_UINT32: {
-      uint32_t v = 0;
-      if (!absl::SimpleAtoi(text, &v)) return wrong("an unsigned 32-bit integer");
-      add ? reflection->AddUInt32(message, field, v) : reflection->SetUInt32(message, field, v);
-      return absl::OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_UINT64: {
-      uint64_t v = 0;
-      if (!absl::SimpleAtoi(text, &v)) return wrong("an unsigned 64-bit integer");
-      add ? reflection->AddUInt64(message, field, v) : reflection->SetUInt64(message, field, v);
-      return absl::OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_DOUBLE: {
-      double v = 0;
-      if (!absl::SimpleAtod(text, &v)) return wrong("a number");
-      add ? reflection->AddDouble(message, field, v) : reflection->SetDouble(message, field, v);
-      return absl::OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_FLOAT: {
-      float v = 0;
-      if (!absl::SimpleAtof(text, &v)) return wrong("a number");
-      add ? reflection->AddFloat(message, field, v) : reflection->SetFloat(message, field, v);
-      return absl::OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_BOOL: {
-      bool v = false;
-      if (!absl::SimpleAtob(text, &v)) return wrong("true, false");
-      add ? reflection->AddBool(message, field, v) : reflection->SetBool(message, field, v);
-      return absl::OkStatus();
-    }
+    case FieldDescriptor::CPPTYPE_INT32:
+      return parsed(int32_t{}, absl::SimpleAtoi, "a 32-bit integer", &R::SetInt32, &R::AddInt32);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return parsed(int64_t{}, absl::SimpleAtoi, "a 64-bit integer", &R::SetInt64, &R::AddInt64);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return parsed(uint32_t{}, absl::SimpleAtoi, "an unsigned 32-bit integer", &R::SetUInt32,
+                    &R::AddUInt32);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return parsed(uint64_t{}, absl::SimpleAtoi, "an unsigned 64-bit integer", &R::SetUInt64,
+                    &R::AddUInt64);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return parsed(double{}, absl::SimpleAtod, "a number", &R::SetDouble, &R::AddDouble);
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return parsed(float{}, absl::SimpleAtof, "a number", &R::SetFloat, &R::AddFloat);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return parsed(bool{}, absl::SimpleAtob, "true, false", &R::SetBool, &R::AddBool);
     case FieldDescriptor::CPPTYPE_ENUM: {
       const EnumValueDescriptor* const v = find_value(field->enum_type(), std::string(text));
-      if (v == nullptr) return wrong(values_of(field));
-      add ? reflection->AddEnum(message, field, v) : reflection->SetEnum(message, field, v);
-      return absl::OkStatus();
+      return v == nullptr ? wrong(values_of(field)) : put(v, &R::SetEnum, &R::AddEnum);
     }
-    case FieldDescriptor::CPPTYPE_STRING: {
-      const std::string v(text);
-      add ? reflection->AddString(message, field, v) : reflection->SetString(message, field, v);
-      return absl::OkStatus();
-    }
+    case FieldDescriptor::CPPTYPE_STRING:
+      return put(std::string(text), &R::SetString, &R::AddString);
     case FieldDescriptor::CPPTYPE_MESSAGE:
       break;
   }

@@ -13,6 +13,7 @@ if(NOT TANDEM_SANITIZE)
   tandem_check(rules.configuration_reference rules 60 python3 scripts/configuration_reference --check)
   tandem_check(rules.configuration_reference_self_test rules 60
     python3 tests/scripts/configuration_reference_test.py)
+  tandem_check(rules.http_fields rules 60 python3 tests/scripts/http_fields_test.py)
   tandem_check(rules.tidy_self_test rules 120 python3 tests/scripts/tidy_test.py)
   tandem_check(scripts.models rules 120 ${TANDEM_PYTHON} tests/scripts/models_test.py)
   if(EXISTS ${TANDEM_SITE_PACKAGES}/pytest)

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,10 @@ bool equal_secrets(absl::string_view a, absl::string_view b) {
   return difference == 0;
 }
 
+std::vector<absl::string_view> words_of(absl::string_view line) {
+  return absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+}
+
 }  // namespace
 
 absl::StatusOr<Authenticator> Authenticator::load(const std::string& token_file) {
@@ -40,13 +45,18 @@ absl::StatusOr<Authenticator> Authenticator::parse(absl::string_view text,
                                                    absl::string_view file_name) {
   Authenticator out;
   out.required_ = true;
+  // A file that is being written, or that was cut off, may end within a token.
+  if (!text.empty() && text.back() != '\n') {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ": the last line has no newline; allowed: complete lines"));
+  }
+  absl::flat_hash_map<absl::string_view, int> lines;  // of tokens
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || line.front() == '#') continue;
-    const std::vector<std::string> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    const std::vector<absl::string_view> words = words_of(line);
     // The line itself is a secret: errors give its number only.
     if (words.size() > 2 || words.back().size() < kMinTokenBytes) {
       return absl::InvalidArgumentError(
@@ -55,14 +65,25 @@ absl::StatusOr<Authenticator> Authenticator::parse(absl::string_view text,
                        "least ",
                        kMinTokenBytes, " characters"));
     }
-    out.tokens_.emplace_back(words.size() == 2 ? words[0] : absl::StrCat("token-", number),
-                             words.back());
+    const auto [first, fresh] = lines.try_emplace(words_of(line).back(), number);
+    if (!fresh) {
+      return absl::InvalidArgumentError(absl::StrCat(file_name, ":", number, ": the token of line ",
+                                                     first->second, "; allowed: each token once"));
+    }
+    out.tokens_.emplace_back(
+        words.size() == 2 ? std::string(words[0]) : absl::StrCat("token-", number), words.back());
   }
   if (out.tokens_.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(file_name, ": no tokens; allowed: at least one"));
   }
   return out;
+}
+
+std::set<std::string> Authenticator::names() const {
+  std::set<std::string> names;
+  for (const auto& [name, secret] : tokens_) names.insert(name);
+  return names;
 }
 
 absl::StatusOr<std::string> Authenticator::check(absl::string_view authorization) const {

@@ -6,6 +6,7 @@
 
 #include <grpcpp/server_context.h>
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,9 @@ class Authenticator {
  public:
   Authenticator() = default;  // accepts every client
 
-  // One `NAME TOKEN` or `TOKEN` per line; blank lines and lines that begin with # are skipped.
+  // One `NAME TOKEN` or `TOKEN` per line; blank lines and lines that begin with # are skipped. A
+  // name may have several tokens. INVALID_ARGUMENT, without any secret, for a token that is given
+  // twice and for a file whose last line is incomplete.
   static absl::StatusOr<Authenticator> load(const std::string& token_file);
   static absl::StatusOr<Authenticator> parse(absl::string_view text, absl::string_view file_name);
 
@@ -33,6 +36,9 @@ class Authenticator {
 
   // Checks the value of `authorization`; empty if the call has none.
   absl::StatusOr<std::string> check(absl::string_view authorization) const;
+
+  // Of all tokens.
+  std::set<std::string> names() const;
 
  private:
   std::vector<std::pair<std::string, std::string>> tokens_;  // name, token

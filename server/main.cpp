@@ -21,8 +21,10 @@
 #include "engine/base/version.h"
 #include "engine/host/engine.h"
 #include "engine/host/models/models.h"
+#include "server/edge/memory_limit.h"
 #include "server/hub_models.h"
 #include "server/observe/log.h"
+#include "server/observe/process_stats.h"
 #include "server/options.h"
 #include "server/server.h"
 
@@ -114,6 +116,23 @@ void raise_file_limit() {
 // Called before any other thread exists. Keeps a value from the environment.
 void set_up_grpc() { setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", /*replace=*/0); }
 
+// Logs what the process may need: what it has now, and what clients may make it hold.
+void report_memory(const ServerConfig& config) {
+  const auto process = read_process();
+  if (!process.has_value()) return;
+  const int64_t loaded = process->resident_bytes;
+  const int64_t available = available_memory();
+  const LogFields fields = {{"loaded_bytes", loaded},
+                            {"memory_bytes", config.memory_bytes},
+                            {"available_bytes", available}};
+  if (available > 0 && loaded + config.memory_bytes > available) {
+    LogFields warning = fields;
+    warning.emplace_back("advice", "lower server.memory_bytes, or give the process more memory");
+    return log_warn("memory", warning);
+  }
+  log_info("memory", fields);
+}
+
 // Writes a temporary file and renames it, so that readers see a complete file. An existing
 // temporary file is replaced; links are not followed.
 bool write_port_file(const std::string& path, const Server& server) {
@@ -201,9 +220,10 @@ int run(const Options& options) {
   }
   log_info("listening", listening);
 
-  auto created = Engine::create(configuration->engine, [](absl::string_view line) {
-    log_info("loading", {{"progress", std::string(line)}});
-  });
+  auto created = Engine::create(
+      configuration->engine,
+      [](absl::string_view line) { log_info("loading", {{"progress", std::string(line)}}); },
+      (*server)->memory());
   if (!created.ok()) return fail(created.status());
   engine = *std::move(created);
   (*server)->attach(engine.get());
@@ -212,6 +232,7 @@ int run(const Options& options) {
     server->reset();  // before the engine, which its calls use
     return fail(absl::UnavailableError("--port-file: cannot write " + *options.port_file));
   }
+  report_memory(configuration->server);
   log_info("ready", {{"grpc", (*server)->grpc_address()}, {"http", (*server)->http_address()}});
 
   while (signals.wait() == Signals::Request::kReload) (*server)->reload();

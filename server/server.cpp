@@ -8,11 +8,16 @@
 #include <algorithm>
 #include <future>
 #include <initializer_list>
+#include <iterator>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/status.h"
 #include "rpc/event_engine.h"
 #include "server/observe/log.h"
@@ -22,7 +27,7 @@ namespace tandem {
 namespace {
 
 // Time for the last messages after the engine has ended all requests.
-constexpr auto kFlushTime = std::chrono::seconds(3);
+constexpr auto kFlushTime = std::chrono::milliseconds(1500);
 
 // Streaming calls that each thread awaits in addition to its share of the limiter's total.
 constexpr int64_t kSpareCalls = 16;
@@ -42,6 +47,11 @@ constexpr int kReadBytes = 8 << 10;
 // Limits the memory that a peer can use. Most of gRPC's defaults are unlimited.
 void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(config.max_receive_bytes);
+  // gRPC compares the compressed size with the limit and decompresses without one. So it never
+  // decompresses, and rejects calls that announce an encoding (also CallLimiter, earlier).
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   const auto set = [builder](const char* name, int value) {
     builder->AddChannelArgument(name, value);
   };
@@ -53,6 +63,7 @@ void set_limits(const ServerConfig& config, grpc::ServerBuilder* builder) {
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, milliseconds(config.max_connection_idle));
   set(GRPC_ARG_MAX_CONNECTION_AGE_MS, milliseconds(config.max_connection_age));
+  set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, milliseconds(config.max_connection_age_grace));
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, milliseconds(config.handshake_timeout));
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytes);
   // Covers what the limits above do not: the total of all connections, and input that a client
@@ -77,6 +88,19 @@ void warn_about_exposure(const ServerConfig& config) {
     log_warn("exposed",
              {{"http", config.http}, {"advice", "metrics are readable from other machines"}});
   }
+}
+
+// The names that a token file adds and removes.
+void log_clients(const std::set<std::string>& before, const std::set<std::string>& after) {
+  const auto difference = [](const std::set<std::string>& of,
+                             const std::set<std::string>& without) {
+    std::vector<std::string> names;
+    std::ranges::set_difference(of, without, std::back_inserter(names));
+    return absl::StrJoin(names, ",");
+  };
+  log_info("clients", {{"count", static_cast<int64_t>(after.size())},
+                       {"added", difference(after, before), LogField::kMaxMessage},
+                       {"removed", difference(before, after), LogField::kMaxMessage}});
 }
 
 // Descriptors that are not connections: models, logs, devices, the HTTP port.
@@ -122,6 +146,7 @@ absl::Status Server::check(const ServerConfig& config) {
 
 absl::Status Server::listen() {
   const ServerConfig& config = state_.config;
+  state_.timeouts.run_thread();
   warn_about_exposure(config);
   if (!config.otlp.endpoint.empty()) start_spans();
   TANDEM_ASSIGN_OR_RETURN(Listener listener, listen_on("listen", config.listen));
@@ -146,7 +171,8 @@ absl::Status Server::listen() {
     };
     TANDEM_ASSIGN_OR_RETURN(
         http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); }, ready,
-                                                 [this] { return alive(); }}));
+                                                 [this] { return alive(); },
+                                                 /*local_only=*/is_loopback(config.http)}));
     http_address_ = http_->address();
   }
   return absl::OkStatus();
@@ -242,6 +268,10 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
     now.connections_refused += openai_->acceptor().refused();
   }
   now.log_lines_dropped = log_lines_dropped();
+  now.memory_bytes = state_.memory->used();
+  now.memory_peak_bytes = state_.memory->peak();
+  now.memory_limit_bytes = state_.memory->total();
+  now.memory_refused = state_.memory->refused();
   now.stuck = state_.stuck.load();
   if (spans_ != nullptr) {
     now.spans_exported = spans_->exported();
@@ -262,7 +292,10 @@ void Server::reload() {
   if (!config.bearer_token_file.empty()) {
     auto tokens = Authenticator::load(config.bearer_token_file);
     read = tokens.status();
-    if (tokens.ok()) state_.authenticate_by(*std::move(tokens));
+    if (tokens.ok()) {
+      log_clients(state_.authenticator()->names(), tokens->names());
+      state_.authenticate_by(*std::move(tokens));
+    }
   }
   if (config.use_tls) {
     auto tls = read_tls(config.tls_files);

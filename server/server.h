@@ -3,9 +3,9 @@
 //   start()   binds all ports. Health is NOT_SERVING, /readyz returns 503, calls get UNAVAILABLE.
 //   attach()  the engine is loaded and warm: calls are served.
 //   reload()  reads tokens and certificates again.
-//   drain()   turns readiness off, stops accepting, closes idle connections. New calls get
-//   UNAVAILABLE.
-//             Streams may finish within the grace time; the rest get UNAVAILABLE. Ports close.
+//   drain()   turns readiness off, stops accepting, and closes idle connections. New calls get
+//             UNAVAILABLE. Streams may finish within the grace time; the rest get UNAVAILABLE.
+//             Ports close.
 //
 // A lost device makes the health of its models NOT_SERVING. Without any model left, the server is
 // NOT_SERVING too, and /readyz and /healthz return 503. The same holds while a device, the loop or
@@ -63,6 +63,9 @@ class Server {
   void reload();
   void drain();
 
+  // The account of the memory that clients cause; for the engine.
+  const std::shared_ptr<MemoryAccount>& memory() const { return state_.memory; }
+
   const std::string& grpc_address() const { return grpc_address_; }      // with the bound port
   const std::string& http_address() const { return http_address_; }      // empty: off
   const std::string& openai_address() const { return openai_address_; }  // the same
@@ -87,11 +90,13 @@ class Server {
   std::unique_ptr<SpanExporter> spans_;  // receives every ended call
   GenerationService generation_{state_};
   ModelsService models_{state_};
-  HealthService health_{[this] { return state_.services(); }, &state_.health_calls};
+  HealthService health_{[this] { return state_.services(); }, &state_.health_calls,
+                        &state_.timeouts};
   ReflectionService reflection_{
       {"tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health",
        "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"},
-      &state_.reflection_calls};
+      &state_.reflection_calls,
+      &state_.timeouts};
   Collector collector_{state_, [this] { return edge_metrics(); }};
   std::unique_ptr<TlsCredentials> tls_;
   std::unique_ptr<Acceptor> acceptor_;

@@ -1,5 +1,6 @@
 #include "server/server_config.h"
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -11,11 +12,17 @@
 #include "absl/strings/strip.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "server/edge/memory_limit.h"
 
 namespace tandem {
 namespace {
 
 namespace pb = tandem::config::v1;
+
+constexpr int64_t kLeastMemoryBytes = 256 << 20;
+constexpr int64_t kMostMemoryBytes = int64_t{4} << 30;
+constexpr int64_t kLeastTransportBytes = 1 << 24;
+constexpr int64_t kMostTransportBytes = 1 << 30;
 
 Duration from_seconds(double value) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
@@ -121,6 +128,11 @@ absl::Status check_endpoint(absl::string_view field, const std::string& endpoint
                       "HOST:PORT with a port in [0, 65535], http://HOST:PORT or https://HOST:PORT");
 }
 
+int64_t default_memory_bytes(int64_t available) {
+  if (available <= 0) return ServerConfig().memory_bytes;
+  return std::clamp(available / 4, kLeastMemoryBytes, kMostMemoryBytes);
+}
+
 bool is_loopback(const std::string& address) {
   return absl::StartsWith(address, "127.") || absl::StartsWith(address, "localhost:") ||
          absl::StartsWith(address, "[::1]:") || absl::StartsWith(address, "unix:");
@@ -196,14 +208,25 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
   TANDEM_SECONDS(min_client_ping_seconds, 1.0, 86400.0, out.min_client_ping);
   TANDEM_SECONDS(max_connection_idle_seconds, 1.0, 2147483.0, out.max_connection_idle);
   TANDEM_SECONDS(max_connection_age_seconds, 1.0, 2147483.0, out.max_connection_age);
+  TANDEM_SECONDS(max_connection_age_grace_seconds, 1.0, 2147483.0, out.max_connection_age_grace);
   TANDEM_SECONDS(handshake_timeout_seconds, 1.0, 600.0, out.handshake_timeout);
   TANDEM_COUNT(max_unread_bytes, 4 << 10, 1 << 30, out.max_unread_bytes);
   TANDEM_COUNT(max_unread_tokens, 2, 1 << 20, out.max_unread_tokens);
   TANDEM_COUNT(max_connections, 1, 1 << 20, out.max_connections);
   TANDEM_COUNT(max_connections_per_host, 1, 1 << 20, out.max_connections_per_host);
   TANDEM_COUNT(max_open_calls, 1, 1 << 20, out.max_open_calls);
-  TANDEM_COUNT(max_transport_bytes, int64_t{1} << 24, int64_t{1} << 40, out.max_transport_bytes);
+  out.memory_bytes = default_memory_bytes(available_memory());
+  TANDEM_COUNT(memory_bytes, int64_t{1} << 25, int64_t{1} << 40, out.memory_bytes);
+  out.max_transport_bytes =
+      std::clamp(out.memory_bytes / 4, kLeastTransportBytes, kMostTransportBytes);
+  TANDEM_COUNT(max_transport_bytes, kLeastTransportBytes, out.memory_bytes / 2,
+               out.max_transport_bytes);
   TANDEM_SECONDS(stuck_seconds, 1.0, 86400.0, out.stuck);
+  // The engine's configuration reports a value out of range.
+  const pb::Limits& limits = file.proto().limits();
+  if (const double stalled = limits.stalled_stream_seconds(); stalled > 0 && stalled <= 86400) {
+    out.stalled_stream = from_seconds(stalled);
+  }
 #undef TANDEM_COUNT
 #undef TANDEM_SECONDS
   return out;

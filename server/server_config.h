@@ -57,6 +57,7 @@ struct ServerConfig {
   Duration min_client_ping = std::chrono::seconds(10);
   Duration max_connection_idle = std::chrono::seconds(3600);
   Duration max_connection_age = std::chrono::seconds(450);
+  Duration max_connection_age_grace = std::chrono::seconds(3600);
   Duration handshake_timeout = std::chrono::seconds(20);
   // A stream with more unread output is paused.
   int64_t max_unread_bytes = 64 << 10;
@@ -64,7 +65,9 @@ struct ServerConfig {
   int max_connections = 2048;
   int max_connections_per_host = 256;
   int max_open_calls = 16384;
-  int64_t max_transport_bytes = 1 << 30;
+  int64_t memory_bytes = 1 << 30;                       // all memory that clients cause
+  int64_t max_transport_bytes = 1 << 28;                // the part that gRPC counts
+  Duration stalled_stream = std::chrono::seconds(600);  // limits.stalled_stream_seconds
   Duration stuck = std::chrono::seconds(120);
 };
 
@@ -80,6 +83,9 @@ absl::Status check_endpoint(absl::string_view field, const std::string& endpoint
 // INVALID_ARGUMENT if other machines could call without TLS and `insecure` is not set, or could
 // call the HTTP API without the credentials that gRPC requires.
 absl::Status check_exposure(const ServerConfig& config);
+
+// The default of ServerConfig::memory_bytes on a machine with `available` bytes; 0: unknown.
+int64_t default_memory_bytes(int64_t available);
 
 // Whether `address` is reachable from this machine only.
 bool is_loopback(const std::string& address);

@@ -13,12 +13,14 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "engine/base/memory_account.h"
 #include "engine/base/mutex.h"
 #include "engine/base/stats.h"
 #include "engine/base/status.h"
 #include "engine/host/engine.h"
 #include "server/auth.h"
 #include "server/edge/open_calls.h"
+#include "server/edge/timeouts.h"
 #include "server/server_config.h"
 
 namespace tandem {
@@ -37,9 +39,15 @@ struct RefusedCalls {
 
 class ServerState {
  public:
-  explicit ServerState(ServerConfig c) : config(std::move(c)) {}
+  explicit ServerState(ServerConfig c)
+      : config(std::move(c)),
+        memory(std::make_shared<MemoryAccount>(config.memory_bytes - config.max_transport_bytes)) {}
 
   const ServerConfig config;
+  const SteadyClock clock;
+  // The memory that clients cause, without gRPC's buffers. Never null.
+  const std::shared_ptr<MemoryAccount> memory;
+  Timeouts timeouts{&clock};  // of calls; the server starts its thread
   RefusedCalls refused;
 
   // Closes the connection of a peer that exceeds the protocol's limits. Set before calls arrive.

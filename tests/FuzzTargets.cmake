@@ -1,4 +1,4 @@
-# A fuzz target for each parser of what comes from somewhere else (cmake/Fuzz.cmake).
+# A fuzz target for each parser of untrusted input (cmake/Fuzz.cmake).
 set(weights engine/backend/torch/weights)
 tandem_fuzz(safetensors ${weights}/fuzz/safetensors_fuzz.cpp
   SEEDS ${weights}/fuzz/seeds/safetensors/* DICT fuzz/json.dict DEPS tandem::weights)
@@ -25,7 +25,8 @@ file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/host/config/*.cpp $
 foreach(part deployment models/alignment models/loaded_model models/pair requests/request)
   list(APPEND parts ${CMAKE_SOURCE_DIR}/engine/host/${part}.cpp)
 endforeach()
-add_library(tandem_fuzzed_parts STATIC ${parts} ${CMAKE_SOURCE_DIR}/server/grpc/request_from_proto.cpp ${CMAKE_SOURCE_DIR}/server/grpc/chat_json.cpp)
+add_library(tandem_fuzzed_parts STATIC ${parts} ${CMAKE_SOURCE_DIR}/server/grpc/request_from_proto.cpp ${CMAKE_SOURCE_DIR}/server/grpc/chat_json.cpp
+  ${CMAKE_SOURCE_DIR}/server/grpc/wire_scan.cpp)
 tandem_own(tandem_fuzzed_parts)
 tandem_fuzzed(tandem_fuzzed_parts)
 target_link_libraries(tandem_fuzzed_parts PUBLIC tandem::sched tandem::text tandem::config_proto tandem::proto)

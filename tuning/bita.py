@@ -227,7 +227,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
     parser.add_argument("--output", type=Path, required=True, help="a new folder, see `extras`")
     parser.add_argument(
-        "--begin", type=Path, help="an adapter to go on from, of as many masks and prompts"
+        "--begin", type=Path, help="an adapter to continue from, with as many masks and prompts"
     )
     resumable.add_arguments(parser, Settings(), "bita", keeps="answers")
     return parser.parse_args(arguments)

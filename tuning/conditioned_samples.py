@@ -68,7 +68,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Text:
-    """Ids of a small model: what stands there, and what it is to go on with."""
+    """Token ids of a small model: the prompt and its continuation."""
 
     prompt: list[int]
     answer: list[int]

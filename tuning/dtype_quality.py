@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--dtype", action="append", choices=list(BOUNDS), help="repeatable (all)")
-    parser.add_argument("--documents", type=int, help="only so many of the held-out files")
+    parser.add_argument("--documents", type=int, help="at most N of the held-out files")
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--server", type=Path, default=ROOT / "build/release/bin/tandem-server")
     return parser.parse_args()

@@ -25,7 +25,7 @@ from tuning import corpus
 MODELS = Path(os.environ.get("TANDEM_HOME", Path.home() / ".cache" / "tandem")) / "models"
 BEST = 20  # tokens that the server returns per row
 # What fp32 may be away from Transformers (a log-probability), and stored weights: KL and best tokens.
-MOST_APART, MOST_KL, LEAST_SAME = 2e-3, 5e-3, 0.97
+LARGEST_DIFFERENCE, MOST_KL, LEAST_SAME = 2e-3, 5e-3, 0.97
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Compared:
     same: int = 0  # best tokens
     kl: float = 0.0
     nats: float = 0.0  # of the text
-    apart: float = 0.0  # the largest difference of a log-probability
+    largest: float = 0.0  # the largest difference of a log-probability
 
     def add(self, reference: torch.Tensor, tokens) -> None:
         """`reference`: log-probabilities [rows, vocabulary]; `tokens`: the server's, a row each."""
@@ -50,12 +50,12 @@ class Compared:
             self.nats -= token.logprob
             # Where a token has next to no probability its logarithm says little.
             near = theirs > -10
-            self.apart = max(self.apart, float((theirs - ours).abs()[near].max()))
+            self.largest = max(self.largest, float((theirs - ours).abs()[near].max()))
 
     def row(self, what: str, reference: float) -> str:
         perplexity = math.exp(self.nats / self.rows)
         return (
-            f"| {what} | {self.rows} | {self.apart:.1e} | {self.kl / self.rows:.1e} "
+            f"| {what} | {self.rows} | {self.largest:.1e} | {self.kl / self.rows:.1e} "
             f"| {100 * self.same / self.rows:.2f} % | {perplexity:.4f} "
             f"| {perplexity / reference - 1:+.3%} |"
         )
@@ -119,7 +119,7 @@ def compare(name: str, arguments: argparse.Namespace) -> bool:
         print(compared.row(dtype, perplexity), flush=True)
     stored = found["stored"]
     return (
-        found["fp32"].apart <= MOST_APART
+        found["fp32"].largest <= LARGEST_DIFFERENCE
         and stored.kl / stored.rows <= MOST_KL
         and stored.same / stored.rows >= LEAST_SAME
     )
@@ -132,7 +132,9 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=512, help="of a window")
     parser.add_argument("--server", type=Path, default=ROOT / "build/release/bin/tandem-server")
     arguments = parser.parse_args()
-    print("| weights | rows | apart | KL | same best | perplexity | against Transformers |")
+    print(
+        "| weights | rows | largest difference | KL | same best | perplexity | against Transformers |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
     return 0 if all([compare(name, arguments) for name in arguments.models]) else 1
 

@@ -81,15 +81,15 @@ def theirs(path: Path, text: str, chunks: int) -> list[float]:
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"llama-perplexity: status {done.returncode}\n{done.stderr[-2000:]}")
-    return told(done.stdout + done.stderr, chunks)
+    return window_losses(done.stdout + done.stderr, chunks)
 
 
-def told(text: str, chunks: int) -> list[float]:
+def window_losses(text: str, chunks: int) -> list[float]:
     """By window, from what llama-perplexity writes: the perplexity of all windows until then."""
     until = {int(n): float(x) for n, x in re.findall(r"\[(\d+)\]([0-9.]+),", text)}
     if sorted(until) != list(range(1, chunks + 1)):
         raise SystemExit(
-            f"llama-perplexity told of {len(until)} of {chunks} windows:\n{text[-2000:]}"
+            f"llama-perplexity reported {len(until)} of {chunks} windows:\n{text[-2000:]}"
         )
     sums = [0.0] + [n * math.log(until[n]) for n in range(1, chunks + 1)]
     return [after - before for before, after in pairwise(sums)]

@@ -267,7 +267,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         option = "--" + name.replace("_", "-")
         parser.add_argument(option, type=float, default=getattr(Settings, name))
     parser.add_argument(
-        "--minutes", type=float, default=math.inf, help="then it stops, to go on later"
+        "--minutes", type=float, default=math.inf, help="then it stops; a later run resumes"
     )
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")

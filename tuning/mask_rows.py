@@ -161,8 +161,8 @@ def hidden_rows(
     masks: int | None = None,
 ) -> torch.Tensor:
     """The masks' last hidden states [rows, groups, M, hidden], groups attached to rows `at`
-    [rows, groups] of a text whose rows lie in `past`, which stays as it is. `masks`: the first so
-    many of each group, which do not see the others; all by default."""
+    [rows, groups] of a text whose rows lie in `past`, which stays unchanged. `masks`: uses only
+    that many of each group, which do not see the others; all by default."""
     masks = masks or own.masks.shape[0]
     rows, groups = at.shape
     length = past.layers[0].keys.shape[2]

@@ -46,7 +46,7 @@ PAPER = {
 
 
 def latency(match_rate: float, layer: int, layers: int) -> float:
-    """Of a token beside autoregressive decoding, by Theorem 4.1 for a long answer."""
+    """Time per token relative to autoregressive decoding, by Theorem 4.1 for a long answer."""
     return 1 - (1 - layer / layers) * match_rate
 
 

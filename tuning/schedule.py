@@ -33,7 +33,7 @@ class Budget:
 
 @dataclass
 class TrainingState:
-    """What a checkpoint keeps beside weights and optimizer states."""
+    """State of a checkpoint besides weights and optimizer states."""
 
     step: int = 0
     seconds: float = 0.0  # spent in training steps, over all runs
@@ -60,7 +60,7 @@ def rate_factor(budget: Budget, state: TrainingState, warmup_steps: int) -> floa
     if now >= end:
         return 0.0
     if now < (1 - DECAY_SHARE) * end:
-        state.decay_start = None  # also when a finished training goes on with a larger budget
+        state.decay_start = None  # also when a finished training resumes with a larger budget
     elif state.decay_start is None:
         state.decay_start = now
     warmup = min(1.0, (state.step + 1) / warmup_steps)

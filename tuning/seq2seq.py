@@ -147,7 +147,7 @@ class Trainer:
         return self.budget.progress(self.state.step, self.state.seconds)
 
     def save(self) -> None:
-        """Writes a checkpoint from which a later run goes on; a half-written one never gets its name."""
+        """Writes a checkpoint from which a later run resumes, atomically."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         new = self.file.with_suffix(".new")
         torch.save(
@@ -216,7 +216,7 @@ def held_out_loss(
 
 
 def train(trainer: Trainer, held_out: dict[str, list[Pair]]) -> bool:
-    """Until the budget is used up, or a signal comes: then False. Saves at every report."""
+    """Trains until the budget is used up, or until a signal: then False. Saves at every report."""
     stopping = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.append(True))
@@ -251,7 +251,7 @@ def train(trainer: Trainer, held_out: dict[str, list[Pair]]) -> bool:
 
 
 def export(model: T5ForConditionalGeneration, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes a Hugging Face model directory with bfloat16 weights; `model` is left as it is."""
+    """Writes a Hugging Face model directory with bfloat16 weights; `model` stays unchanged."""
     folder.mkdir(parents=True, exist_ok=True)
     shipped = T5ForConditionalGeneration(model.config)
     shipped.load_state_dict(model.state_dict())
@@ -313,7 +313,7 @@ def agreement(model: T5ForConditionalGeneration, pairs: list[Pair]) -> float:
 def quality(
     model: T5ForConditionalGeneration, tokenizer: Tokenizer, pairs: dict[str, list[Pair]]
 ) -> dict[str, float]:
-    """Greedy answers beside the targets: ROUGE-L of docstrings, the share of names that are right."""
+    """Greedy answers compared with the targets: ROUGE-L of docstrings, share of correct names."""
     texts = {}
     for task, some in pairs.items():
         answers = list(write(model, [pair.source for pair in some], LONGEST_TARGET))

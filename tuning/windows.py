@@ -43,7 +43,7 @@ class Windows:
     GROUP batches, the first few hold windows of `long` tokens and the others of `short`.
 
     Every window begins with END_OF_TEXT, as every prompt does, and where a statement in column 0
-    is near its cut it begins there, so that the model learns to go on from any first line.
+    is near its cut it begins there, so that the model learns to continue any first line.
     """
 
     GROUP = 4

@@ -35,7 +35,7 @@ def library_folders() -> list[Path]:
 
 
 def unpacked(bundle: Path) -> Path:
-    """Where programs and data lie: beside the payload, or below /tmp where the folder is read-only."""
+    """The folder of programs and data: next to the payload, or below /tmp if the folder is read-only."""
     beside = bundle if os.access(bundle, os.W_OK) else Path(tempfile.gettempdir())
     payload_hash = hashlib.sha256((bundle / "payload.tar.xz").read_bytes()).hexdigest()
     folder = beside / f"unpacked-{payload_hash[:12]}"

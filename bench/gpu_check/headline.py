@@ -226,7 +226,7 @@ def main() -> int:
     for peer in args.peer:
         try:
             ms = theirs(args.shape, args.device, batch, args.tokens, peer == "compiled")
-        except Exception as error:  # whatever it is, the others go on
+        except Exception as error:  # any error: continue with the others
             print(f"{peer}: {type(error).__name__}: {error}", flush=True)
             wrong += 1
             continue

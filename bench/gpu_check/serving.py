@@ -78,7 +78,7 @@ class Server:
         return " | ".join(self.log.read_text("utf-8", "replace").splitlines()[-3:])
 
     def end(self, seconds: float = 30) -> int:
-        """Its status; that of SIGKILL if it does not end by itself."""
+        """Its exit status; that of SIGKILL if it had to be killed."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -142,7 +142,7 @@ def load(args, address: str) -> list[str]:
 
 
 def drain(args, server: Server, address: str) -> list[str]:
-    """An answer that is under way when SIGTERM comes still ends, and so does the server."""
+    """On SIGTERM, an answer in progress completes, and then the server ends."""
     answer = subprocess.Popen(
         [args.bin / "tandem", "generate", f"--server={address}", "def f(", "--max-new-tokens=400"],
         stdout=subprocess.PIPE,

@@ -21,7 +21,7 @@ class Step:
     limit: float  # seconds
     needs: str = ""  # a program without which the step is left out
     environment: dict[str, str] = field(default_factory=dict)
-    end: str = ""  # what must stand in its output, beside status 0
+    end: str = ""  # text that its output must contain, besides status 0
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
     python -m bench.peers.stored_step [MODEL ...] [--write]
 
-bench_step (engine/backend/torch/bench) runs passes with the weights of each file through the backend, without
+bench_step (bench/torch) runs passes with the weights of each file through the backend, without
 scheduler and server, with 256 rows of context. The memory probe reads floats sequentially on all cores.
 """
 

@@ -1,6 +1,7 @@
 #include "client/cli/answer.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -11,6 +12,11 @@ namespace {
 
 void put(const AnswerChoice& choice, Json* out) {
   (*out)["text"] = choice.text;
+  if (!choice.reasoning.empty()) (*out)["reasoning"] = choice.reasoning;
+  for (const v1::ToolCall& call : choice.calls) {
+    (*out)["tool_calls"].push_back(
+        {{"id", call.id()}, {"name", call.name()}, {"arguments", call.arguments()}});
+  }
   (*out)["token_ids"] = Json::array();
   for (const v1::Token& token : choice.tokens) (*out)["token_ids"].push_back(token.id());
   (*out)["finish_reason"] = finish_reason_text(choice.finished.finish_reason());
@@ -23,7 +29,37 @@ void put(const AnswerChoice& choice, Json* out) {
   for (const v1::Token& token : choice.tokens) (*out)["tokens"].push_back(token_to_json(token));
 }
 
+// Adds a part of a call. Broken calls are removed: their text is content.
+void add_call(const v1::ToolCall& part, std::vector<v1::ToolCall>* calls) {
+  if (!part.name().empty()) {
+    calls->push_back(part);
+  } else if (!calls->empty()) {
+    calls->back().mutable_arguments()->append(part.arguments());
+  }
+  if (part.broken() && !calls->empty()) calls->pop_back();
+}
+
 }  // namespace
+
+void SidePrinter::print(const v1::Chunk& chunk) {
+  if (!chunk.reasoning().empty()) {
+    std::fputs(chunk.reasoning().c_str(), stderr);
+    open_ = true;
+  }
+  if (!chunk.text().empty()) end();
+  for (const v1::ToolCall& part : chunk.tool_calls()) {
+    if (!part.name().empty()) {
+      end();
+      std::fprintf(stderr, "call %s: ", part.name().c_str());
+    }
+    std::fputs(part.arguments().c_str(), stderr);
+    open_ = true;
+  }
+}
+
+void SidePrinter::end() {
+  if (std::exchange(open_, false)) std::fputs("\n", stderr);
+}
 
 double decode_rate(const v1::Finished& finished) {
   const int n = finished.usage().completion_tokens();
@@ -43,6 +79,8 @@ void Answer::add(const v1::GenerateResponse& event) {
   if (event.has_chunk()) {
     AnswerChoice& choice = at(event.chunk().index());
     choice.text += event.chunk().text();
+    choice.reasoning += event.chunk().reasoning();
+    for (const v1::ToolCall& part : event.chunk().tool_calls()) add_call(part, &choice.calls);
     choice.tokens.insert(choice.tokens.end(), event.chunk().tokens().begin(),
                          event.chunk().tokens().end());
   }

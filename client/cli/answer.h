@@ -11,6 +11,8 @@ namespace tandem::cli {
 
 struct AnswerChoice {
   std::string text;
+  std::string reasoning;
+  std::vector<v1::ToolCall> calls;
   std::vector<v1::Token> tokens;  // if requested
   v1::Finished finished;
 };
@@ -38,6 +40,17 @@ class Answer {
 
   v1::Started started_;
   std::vector<AnswerChoice> choices_;
+};
+
+// Prints reasoning and tool calls of a stream to standard error, so that standard output has the
+// text alone.
+class SidePrinter {
+ public:
+  void print(const v1::Chunk& chunk);
+  void end();
+
+ private:
+  bool open_ = false;  // the line is not complete
 };
 
 // Tokens per second after the first one; 0 if all tokens came in one message.

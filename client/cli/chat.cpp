@@ -42,7 +42,10 @@ class ChatSession {
         conversation_(std::move(system)),
         colours_(colours),
         interactive_(isatty(STDIN_FILENO) == 1) {
-    if (colours_) request_.set_return_token_texts(true);
+    if (colours_) {
+      request_.set_return_token_texts(true);
+      request_.set_raw_text(true);  // colors follow the tokens, which include those of reasoning
+    }
   }
 
   int run() {
@@ -123,15 +126,18 @@ class ChatSession {
     *request_.mutable_chat() = conversation_.chat();
     Answer answer;
     Painter painter;
+    SidePrinter side;
     answering_.store(true);
     const absl::Status ended = client_->generate(request_, [&](const v1::GenerateResponse& event) {
       answer.add(event);
       if (event.has_chunk()) {
+        side.print(event.chunk());
         write_out(colours_ ? painter.paint(event.chunk()) : event.chunk().text());
       }
       return true;
     });
     answering_.store(false);
+    side.end();
     if (answer.has_text()) write_out("\n");
     const bool interrupted = absl::IsCancelled(ended);
     if (ended.ok() || answer.has_text()) {

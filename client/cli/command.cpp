@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/terminal_text.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 
@@ -132,7 +133,9 @@ absl::Status CommandLine::connect(std::string* model) {
 }
 
 void write_out(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  static const bool terminal = isatty(STDOUT_FILENO) == 1;
+  const std::string safe = terminal ? terminal_text(text) : text;
+  std::fwrite(safe.data(), 1, safe.size(), stdout);
   std::fflush(stdout);
 }
 
@@ -164,7 +167,7 @@ absl::StatusOr<std::vector<int32_t>> parse_token_ids(const std::string& text) {
 }
 
 int request_failed(const absl::Status& status) {
-  std::string line(status.message());
+  std::string line = terminal_text(status.message());
   for (char& c : line) {
     if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = ' ';
   }

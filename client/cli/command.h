@@ -96,7 +96,8 @@ class CommandLine {
   std::unique_ptr<Client> client_;
 };
 
-// Writes to standard output and flushes it.
+// Writes to standard output and flushes it. On a terminal, control characters are replaced
+// (terminal_text()).
 void write_out(const std::string& text);
 
 // The contents of a file; "-" is standard input.

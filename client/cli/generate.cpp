@@ -67,16 +67,21 @@ class StreamPrinter {
     if (texts_.size() > 1) {
       texts_[i] += text;
     } else {
+      side_.print(event.chunk());
       write_out(text);
     }
   }
-  void end() const { write_out(texts_.size() > 1 ? titled_choices(texts_, colours_) : "\n"); }
+  void end() {
+    side_.end();
+    write_out(texts_.size() > 1 ? titled_choices(texts_, colours_) : "\n");
+  }
 
  private:
   const v1::GenerateRequest& request_;
   const bool echo_, colours_;
   std::vector<Painter> painters_;
   std::vector<std::string> texts_;
+  SidePrinter side_;
 };
 
 // The legend of the colours, and the statistics. Plain decoding gets neither, unless `stats`.
@@ -113,6 +118,8 @@ absl::StatusOr<int> run_generate(CommandLine& line) {
   const bool json = line.json();
   const bool colours = line.colours() && !json;
   if (colours && !request.has_return_token_texts()) request.set_return_token_texts(true);
+  // Colors follow the tokens, which include those of reasoning and calls.
+  if (colours && !request.has_raw_text()) request.set_raw_text(true);
   // The JSON object lists every token.
   if ((json || summary.has_value()) && !request.has_return_tokens()) {
     request.set_return_tokens(true);

@@ -123,7 +123,7 @@ std::string method_figures(v1::Method method, const v1::MethodStats& stats) {
   if (method == v1::METHOD_LLM_TO_SLM) {
     const bool unchecked = stats.accept_lengths_size() == 0;
     add(unchecked ? "the large model read, the small one wrote"
-                  : "drafts of a small model told what the large one read");
+                  : "drafts of a small model conditioned on the large one");
   }
   if (stats.has_fallbacks()) add(count(stats.fallbacks(), "fallback"));
   if (stats.has_rollbacks()) {

@@ -37,7 +37,7 @@ std::string count(double n) {
 }
 
 void print_model(const v1::Model& model) {
-  std::printf("%s\n", model.name().c_str());
+  write_out(model.name() + "\n");
   for (const v1::OfferedMethod& method : model.methods()) {
     std::printf("  method   %-15s greedy %s, sampled %s%s\n", method_text(method.method()).c_str(),
                 contract_text(method.greedy_contract()).c_str(),
@@ -74,7 +74,7 @@ absl::StatusOr<int> run_models(CommandLine& line) {
     TANDEM_ASSIGN_OR_RETURN(const v1::Model model,
                             from_server(line.client().model(line.arguments()[0])));
     if (line.json()) {
-      std::printf("%s\n", dump(to_json(model)).c_str());
+      write_out(dump(to_json(model)) + "\n");
     } else {
       print_model(model);
     }
@@ -82,12 +82,12 @@ absl::StatusOr<int> run_models(CommandLine& line) {
   }
   TANDEM_ASSIGN_OR_RETURN(const v1::ListModelsResponse served, from_server(line.client().models()));
   if (line.json() && !names) {
-    std::printf("%s\n", dump(to_json(served)).c_str());
+    write_out(dump(to_json(served)) + "\n");
     return kSuccess;
   }
   for (const v1::Model& model : served.models()) {
     if (names) {
-      std::printf("%s\n", model.name().c_str());
+      write_out(model.name() + "\n");
     } else {
       print_model(model);
     }
@@ -105,7 +105,7 @@ absl::StatusOr<int> run_health(CommandLine& line) {
   TANDEM_RETURN_IF_ERROR(line.connect());
   TANDEM_ASSIGN_OR_RETURN(const std::string health,
                           from_server(line.client().health(service.value_or(""))));
-  std::printf("%s\n", health.c_str());
+  write_out(health + "\n");
   return health == "SERVING" ? kSuccess : kFailed;
 }
 

@@ -78,7 +78,7 @@ absl::StatusOr<int> run_tokenize(CommandLine& line) {
   TANDEM_ASSIGN_OR_RETURN(const auto response, from_server(line.client().tokenize(request)));
   const std::string out =
       line.json() ? dump(to_json(response)) : absl::StrJoin(response.token_ids(), ",");
-  std::printf("%s\n", out.c_str());
+  write_out(out + "\n");
   return kSuccess;
 }
 
@@ -98,7 +98,7 @@ absl::StatusOr<int> run_detokenize(CommandLine& line) {
   *request.mutable_token_ids() = {ids.begin(), ids.end()};
   TANDEM_RETURN_IF_ERROR(line.connect(request.mutable_model()));
   TANDEM_ASSIGN_OR_RETURN(const auto response, from_server(line.client().detokenize(request)));
-  std::printf("%s\n", line.json() ? dump(to_json(response)).c_str() : response.text().c_str());
+  write_out((line.json() ? dump(to_json(response)) : response.text()) + "\n");
   return kSuccess;
 }
 
@@ -151,7 +151,7 @@ absl::StatusOr<int> run_score(CommandLine& line) {
   TANDEM_RETURN_IF_ERROR(line.connect(request.mutable_model()));
   TANDEM_ASSIGN_OR_RETURN(const auto response, from_server(line.client().score(request)));
   if (line.json()) {
-    std::printf("%s\n", dump(score_json(response)).c_str());
+    write_out(dump(score_json(response)) + "\n");
     return kSuccess;
   }
   const auto print = [](const v1::Token& token) {

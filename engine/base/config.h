@@ -79,6 +79,11 @@ struct FakeModelConfig {
   double mask_accuracy = 0;
   std::string trace_file;    // engine/backend/fake/trace.h; empty: none
   bool check_memory = true;  // false: reads are not checked; requires trace_file
+  // A script: after the k-th occurrence of `answer_after`, the last one, the model writes answer k
+  // and ends the text. Prompts with no or more occurrences have arithmetic answers.
+  std::vector<std::string> answers;
+  std::string answer_after;   // set at load: what the chat template puts before an answer
+  std::string chat_template;  // Jinja; empty: none, or a default with `answers`
   // For tests, called before each batch. True: the device is lost from now on.
   std::function<bool(const std::string& device)> lost;
 };
@@ -122,6 +127,10 @@ struct DeploymentConfig {
   bool prefix_cache_per_client = false;  // clients do not share prefixes with each other
   // The method of `auto`. Empty: the fastest exact one (engine/host/methods/plan.h).
   std::string default_method;
+  // Syntax of answers to chats (engine/text/tool_format.h). Empty: by the chat template.
+  std::string tool_format;  // "hermes", "none", ...
+  std::string reasoning_open, reasoning_close;
+  bool no_reasoning = false;  // the template's tags are text
   // By method: default parameters, and fields that only a deployment may set.
   std::map<std::string, Settings> methods;
 };

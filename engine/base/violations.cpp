@@ -15,7 +15,7 @@ namespace {
 // Each: field, NUL, description, NUL. Fields contain no NUL, and values are quoted.
 constexpr char kPayload[] = "tandem/violations";
 constexpr char kEnd = '\0';
-constexpr size_t kMost = 24;  // bounds the message for long lists of invalid ids
+constexpr size_t kMost = 16;  // bounds the message for long lists of invalid ids
 
 std::string line(const Violation& v) {
   return v.field.empty() ? v.description : absl::StrCat(v.field, ": ", v.description);
@@ -63,10 +63,20 @@ void Violations::add(const absl::Status& status) {
   }
 }
 
+bool Violations::full() {
+  if (all_.size() < kMost) return false;
+  more_ = true;
+  return true;
+}
+
 absl::Status Violations::status() const {
   if (!absl::IsInvalidArgument(first_) || (all_.size() == 1 && dropped_ == 0)) return first_;
   std::vector<Violation> all = all_;
-  if (dropped_ > 0) all.push_back({"", absl::StrCat("and ", dropped_, " more fields")});
+  if (more_) {
+    all.push_back({"", "and more fields"});
+  } else if (dropped_ > 0) {
+    all.push_back({"", absl::StrCat("and ", dropped_, " more fields")});
+  }
   return with_violations(
       absl::StrJoin(all, "\n",
                     [](std::string* out, const Violation& v) { absl::StrAppend(out, line(v)); }),

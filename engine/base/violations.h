@@ -26,13 +26,18 @@ class Violations {
 
   bool any() const { return !first_.ok(); }
 
+  // Whether as many violations are kept as fit into a response. The caller stops: it neither looks
+  // for more nor builds them, so a hostile request costs no more than its reading.
+  bool full();
+
   // OK; the status of a single violation; or INVALID_ARGUMENT with a line for each.
   absl::Status status() const;
 
  private:
   absl::Status first_;
   std::vector<Violation> all_;
-  int dropped_ = 0;  // beyond kMost
+  int dropped_ = 0;    // beyond kMost
+  bool more_ = false;  // a caller stopped at kMost
 };
 
 }  // namespace tandem

@@ -29,10 +29,10 @@ std::string check_pool(const PagePool& pool, std::span<const int> owners, const 
 
 }  // namespace
 
-PageId ModelPools::take_kv() {
+PageId ModelPools::take_kv(const std::string& client) {
   if (kv.free() == 0) {
     std::vector<PageId> freed;
-    prefixes.evict_oldest(&freed);
+    prefixes.evict(client, &freed);
     for (const PageId page : freed) log_freed(Store::kKv, page);
   }
   return kv.take();

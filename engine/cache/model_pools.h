@@ -30,9 +30,9 @@ struct ModelPools {
         prefixes(&kv, size.page_rows),
         moves(log) {}
 
-  // A KV page with one owner. Evicts a cached page if none is free.
-  // REQUIRES: kv.available() > 0.
-  PageId take_kv();
+  // A KV page with one owner, for `client` (the salt of its prefixes). Evicts a cached page if none
+  // is free. REQUIRES: kv.available() > 0.
+  PageId take_kv(const std::string& client);
   // Removes an owner or a pin. A page that becomes free is logged as Move::kFree.
   void release(Store store, PageId page);
   void unpin(Store store, PageId page);

@@ -8,7 +8,9 @@ PagePool::PagePool(int64_t pages)
     : owners_(static_cast<size_t>(pages), 0),
       indexed_(owners_.size(), 0),
       pins_(owners_.size(), 0),
-      place_(owners_.size()) {
+      place_(owners_.size()),
+      place_of_client_(owners_.size()),
+      client_(owners_.size(), nullptr) {
   free_.reserve(owners_.size());
   for (int64_t p = pages - 1; p >= 0; --p) free_.emplace_back(p);
 }
@@ -24,7 +26,7 @@ PageId PagePool::take() {
 
 void PagePool::share(PageId page) {
   TANDEM_CHECK(owners(page) > 0);
-  if (is_cached(page)) cached_.erase(place_[page.index()]);
+  if (is_cached(page)) remove_cached(page);
   ++owners_[page.index()];
 }
 
@@ -34,15 +36,19 @@ bool PagePool::release(PageId page) {
   return update_free(page);
 }
 
-void PagePool::add_to_index(PageId page) {
+void PagePool::add_to_index(PageId page, const std::string& client) {
   TANDEM_CHECK(owners(page) > 0 && !indexed(page));
   ++owners_[page.index()];
   indexed_[page.index()] = 1;
+  client_[page.index()] = &*clients_.try_emplace(client).first;
+  ++client_[page.index()]->second.indexed;
 }
 
 bool PagePool::remove_from_index(PageId page) {
   TANDEM_CHECK(indexed(page));
-  if (is_cached(page)) cached_.erase(place_[page.index()]);
+  if (is_cached(page)) remove_cached(page);
+  const Clients::pointer client = client_[page.index()];
+  if (--client->second.indexed == 0) clients_.erase(clients_.find(client->first));
   indexed_[page.index()] = 0;
   --owners_[page.index()];
   return update_free(page);
@@ -50,7 +56,7 @@ bool PagePool::remove_from_index(PageId page) {
 
 void PagePool::pin(PageId page) {
   TANDEM_CHECK(owners(page) > 0);
-  if (is_cached(page)) cached_.erase(place_[page.index()]);
+  if (is_cached(page)) remove_cached(page);
   pinned_ += ++pins_[page.index()] == 1 ? 1 : 0;
 }
 
@@ -67,8 +73,31 @@ bool PagePool::update_free(PageId page) {
     free_.push_back(page);
     return true;
   }
-  if (is_cached(page)) place_[page.index()] = cached_.insert(cached_.end(), page);
+  if (is_cached(page)) add_cached(page);
   return false;
+}
+
+void PagePool::add_cached(PageId page) {
+  std::list<PageId>& own = client_[page.index()]->second.cached;
+  if (own.empty()) ++sharing_;
+  place_of_client_[page.index()] = own.insert(own.end(), page);
+  place_[page.index()] = cached_.insert(cached_.end(), page);
+}
+
+void PagePool::remove_cached(PageId page) {
+  std::list<PageId>& own = client_[page.index()]->second.cached;
+  own.erase(place_of_client_[page.index()]);
+  if (own.empty()) --sharing_;
+  cached_.erase(place_[page.index()]);
+}
+
+PageId PagePool::evicted_for(const std::string& client) const {
+  TANDEM_CHECK(!cached_.empty());
+  const auto own = clients_.find(client);
+  if (own != clients_.end() && std::ssize(own->second.cached) > cached() / sharing_) {
+    return own->second.cached.front();
+  }
+  return cached_.front();
 }
 
 }  // namespace tandem

@@ -93,7 +93,7 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
   node->next = std::exchange(bucket(hash), node.get());
   nodes_[page.index()] = std::move(node);
   ++known_;
-  pool_->add_to_index(page);
+  pool_->add_to_index(page, root.salt);
   ++version_;
   return page;
 }
@@ -136,9 +136,8 @@ void PrefixIndex::forget(PageId page, std::vector<PageId>* freed) {
   forget(node, freed);
 }
 
-void PrefixIndex::evict_oldest(std::vector<PageId>* freed) {
-  TANDEM_CHECK(pool_->cached() > 0);
-  forget(pool_->oldest(), freed);
+void PrefixIndex::evict(const std::string& client, std::vector<PageId>* freed) {
+  forget(pool_->evicted_for(client), freed);
 }
 
 void PrefixIndex::clear(std::vector<PageId>* freed) {

@@ -8,9 +8,9 @@
 // own index.
 //
 // The index is an owner of its pages (PagePool::add_to_index). Pages without other owners are
-// evicted when the pool needs them, the one cached longest first. Sequences release their pages
-// from the end, so chains shrink from their ends. If a page is evicted before its successors (a
-// fork may own those), they are removed with it.
+// evicted when the pool needs them, in the order of PagePool::evicted_for(). Sequences release
+// their pages from the end, so chains shrink from their ends. If a page is evicted before its
+// successors (a fork may own those), they are removed with it.
 //
 // Not thread-safe: on the loop only.
 #pragma once
@@ -56,9 +56,10 @@ class PrefixIndex {
   PageId insert(const PrefixRoot& root, PageId before, std::span<const Token> tokens, PageId page);
   bool knows(PageId page) const { return pool_->indexed(page); }
 
-  // Removes the page that has been cached longest, and its successors. Adds the pages that become
-  // free to `freed`: at least that page. REQUIRES: pool.cached() > 0.
-  void evict_oldest(std::vector<PageId>* freed);
+  // Removes a cached page for one that `client` needs (PagePool::evicted_for()), and its
+  // successors. Adds the pages that become free to `freed`: at least that page. REQUIRES:
+  // pool.cached() > 0.
+  void evict(const std::string& client, std::vector<PageId>* freed);
   // Removes a page and its successors. REQUIRES: knows(page).
   void forget(PageId page, std::vector<PageId>* freed);
   void clear(std::vector<PageId>* freed);

@@ -71,13 +71,13 @@ void SequenceCache::reserve(int total, int to, int frontier) {
       continue;
     }
     TANDEM_CHECK(idle());  // else a device may read this entry
-    const PageId copy = pools_->take_kv();
+    const PageId copy = pools_->take_kv(client_);
     const int held = rows() - p * pools_->page_rows;
     if (held > 0) emit(Store::kKv, *pools_, pages_[i], 0, copy, 0, held, pools_->layers);
     release(Store::kKv, pages_[i]);
     pages_[i] = copy;
   }
-  while (static_cast<int>(pages_.size()) < pages) add_page(pools_->take_kv());
+  while (static_cast<int>(pages_.size()) < pages) add_page(pools_->take_kv(client_));
   if (pools_->retains_hidden(to)) {
     if (static_cast<int>(frontier_pages_.size()) < pages) {
       frontier_pages_.resize(static_cast<size_t>(pages));

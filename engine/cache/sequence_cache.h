@@ -25,6 +25,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -47,7 +48,9 @@ struct PageNeed {
 
 class SequenceCache {
  public:
-  SequenceCache(CacheId id, ModelPools* pools) : id_(id), pools_(pools) {}
+  // `client`: the salt of its prefixes, whose cached pages are evicted first (PagePool).
+  SequenceCache(CacheId id, ModelPools* pools, std::string client = "")
+      : id_(id), pools_(pools), client_(std::move(client)) {}
   ~SequenceCache() { clear(); }
   SequenceCache(const SequenceCache&) = delete;
   SequenceCache& operator=(const SequenceCache&) = delete;
@@ -55,6 +58,7 @@ class SequenceCache {
   CacheId id() const { return id_; }
   ModelId model() const { return pools_->model; }
   ModelPools* pools() const { return pools_; }
+  const std::string& client() const { return client_; }
 
   int rows() const { return full_ + static_cast<int>(frontier_.size()); }
   int rows(int to) const;  // rows that have done layers [0, to)
@@ -186,6 +190,7 @@ class SequenceCache {
 
   const CacheId id_;
   ModelPools* const pools_;
+  const std::string client_;
   int full_ = 0;               // rows that have done all layers
   int done_ = 0;               // of these, rows whose passes are done
   int private_ = kNone;        // the first row that depends on more than tokens

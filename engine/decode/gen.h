@@ -99,11 +99,6 @@ class Ticket {
     in.ref.out = out;
     return in;
   }
-  DistRef distributions() const {
-    DistRef dists;
-    dists.ticket = id();
-    return dists;
-  }
 
   // The time that its device took. REQUIRES: it is done.
   double seconds() const { return flight_->seconds; }

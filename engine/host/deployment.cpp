@@ -141,6 +141,14 @@ void set_vocabularies(Deployment* d) {
   d->small_vocab_size = d->vocab_size = std::min(d->vocab_size, d->small_vocab_size);
 }
 
+void set_answer_formats(Deployment* d) {
+  d->large_answers = answer_format_of(d->config, d->large->chat.get(), *d->large->tokenizer);
+  if (!d->small) return;
+  const bool own_template = d->small->chat && d->small->chat->present();
+  const LoadedModel& chat = own_template ? *d->small : *d->large;
+  d->small_answers = answer_format_of(d->config, chat.chat.get(), *d->small->tokenizer);
+}
+
 absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
                                            const LimitsConfig& limits, const Models& models,
                                            Metrics* metrics) {
@@ -155,6 +163,7 @@ absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
   }
   d.acceptance_stats = std::make_shared<AcceptanceStats>();
   set_vocabularies(&d);
+  set_answer_formats(&d);
   TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));
   TANDEM_RETURN_IF_ERROR(check_methods(declared, d));
   d.notices = notices_of(d);
@@ -216,6 +225,11 @@ const MethodInfo* Deployment::offers(absl::string_view method) const {
 std::string Deployment::offered() const {
   return absl::StrJoin(methods, ", ",
                        [](std::string* out, const MethodInfo& info) { out->append(info.method); });
+}
+
+int64_t Deployment::unset_max_new_tokens(const GenerateRequest& request) const {
+  const bool fill = request.stopping.fill_context && !large->default_max_new_tokens;
+  return fill ? max_new_tokens : default_max_new_tokens;
 }
 
 DeploymentInfo Deployment::info() const {

@@ -14,6 +14,7 @@
 #include "engine/base/config.h"
 #include "engine/host/methods/compile.h"
 #include "engine/host/models/loaded_model.h"
+#include "engine/host/requests/answer_format.h"
 #include "engine/host/requests/request.h"
 #include "engine/sched/metrics.h"
 
@@ -39,13 +40,15 @@ struct Deployment {
   std::map<std::string, Series*> series;             // by method
   std::vector<std::string> notices;                  // for the operator, a line each
   std::function<bool(DeviceId)> lost;  // has the device failed for good? Thread-safe; null: never
-  // Ids that may be fed and drawn: [0, vocab_size). Ids above are padding. The vocabulary that a
+  // Token ids of inputs and outputs: [0, vocab_size). Ids above are padding. The vocabulary that a
   // pair shares, else the large model's.
   int vocab_size = 0;
   int small_vocab_size = 0;  // likewise of the small model
   int draft_vocabulary = 0;  // default for drafts of the small model (draft_vocabulary_of)
   int early_vocabulary = 0;  // default for tokens that an early layer of the large model proposes
   std::shared_ptr<AcceptanceStats> acceptance_stats;  // shared by the deployment's requests
+  AnswerFormat large_answers;                         // of answers that the large model writes
+  AnswerFormat small_answers;                         // the small one
   bool share_tokens = true;  // large and small model mean the same token by each id
   // Set if large and small model have different tokens, or only one has an encoder. Then only this
   // method and autoregressive decoding are offered.
@@ -59,6 +62,8 @@ struct Deployment {
   int64_t max_new_tokens = 0;
   int64_t default_max_new_tokens = 0;
 
+  // New tokens, at most, of a request that sets no max_new_tokens. The context may leave fewer.
+  int64_t unset_max_new_tokens(const GenerateRequest& request) const;
   int64_t max_text_bytes() const { return context_length * longest_piece; }
   std::string prefix_salt(const std::string& client) const {
     return config.prefix_cache_per_client ? "client " + client : "";
@@ -69,6 +74,9 @@ struct Deployment {
     return conditioned_only() && method == conditioning->method;
   }
   bool answers_in_small_tokens(const GenerateRequest& request) const;
+  const AnswerFormat& answer_format(const LoadedModel& writer) const {
+    return &writer == small ? small_answers : large_answers;
+  }
   // Is there an instance of the model on a device that is not lost?
   bool can_run(const LoadedModel& model) const;
   const MethodInfo* offers(absl::string_view method) const;

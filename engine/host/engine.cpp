@@ -15,8 +15,9 @@
 
 namespace tandem {
 
-Engine::Impl::Impl(EngineConfig c)
+Engine::Impl::Impl(EngineConfig c, std::shared_ptr<MemoryAccount> account)
     : config(std::move(c)),
+      memory(std::move(account)),
       budget(config.limits, &metrics),
       quotas(config.limits, &clock),
       text(std::max(1, config.text_threads)),
@@ -99,8 +100,8 @@ Engine::Impl::~Impl() {
   if (!loop) return;
   stop_running();
   {
-    std::unique_lock lock(mutex);
-    live_changed.wait(lock, [this] { return live == 0; });
+    MutexLock lock(&mutex);
+    live_changed.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return live == 0; });
   }
   while (loop->live() > 0) std::this_thread::yield();  // until their pages are released
   loop->quit();
@@ -126,16 +127,16 @@ void Engine::Impl::stop_running() {
 
 void Engine::Impl::request_ended() {
   report_lost_devices();
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(&mutex);
   --live;
   live_changed.notify_all();
 }
 
 // The loop marks a device as lost before it ends a request there, so no loss is missed.
 void Engine::Impl::report_lost_devices() {
-  for (size_t d = 0; d < loss_reported.size(); ++d) {
+  for (size_t d = 0; d < config.devices.size(); ++d) {
     if (!lost(d)) continue;
-    const std::lock_guard lock(loss_mutex);
+    const MutexLock lock(&loss_mutex);
     if (loss_reported[d] || !on_loss) continue;
     loss_reported[d] = true;
     on_loss(config.devices[d].name());
@@ -146,8 +147,9 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() { impl_->draining.store(true); }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::create(
-    EngineConfig config, const std::function<void(absl::string_view)>& progress) {
-  auto impl = std::make_unique<Impl>(std::move(config));
+    EngineConfig config, const std::function<void(absl::string_view)>& progress,
+    std::shared_ptr<MemoryAccount> memory) {
+  auto impl = std::make_unique<Impl>(std::move(config), std::move(memory));
   TANDEM_RETURN_IF_ERROR(impl->start(progress));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -188,7 +190,7 @@ std::vector<DeviceInfo> Engine::devices() const {
 }
 
 void Engine::on_device_lost(std::function<void(const std::string& device)> lost) {
-  const std::lock_guard lock(impl_->loss_mutex);
+  const MutexLock lock(&impl_->loss_mutex);
   impl_->on_loss = std::move(lost);
 }
 
@@ -205,14 +207,15 @@ Vitals Engine::vitals() const {
 void Engine::start_drain() { impl_->draining.store(true); }
 
 int64_t Engine::live_requests() const {
-  const std::lock_guard lock(impl_->mutex);
+  const MutexLock lock(&impl_->mutex);
   return impl_->live;
 }
 
 void Engine::shutdown(TimePoint deadline) {
   start_drain();
-  std::unique_lock lock(impl_->mutex);
-  const auto none = [this] { return impl_->live == 0; };
+  MutexLock lock(&impl_->mutex);
+  const auto none = [this]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mutex) { return impl_->live == 0; };
   if (impl_->live_changed.wait_until(lock, deadline, none)) return;
   lock.unlock();
   impl_->stop_running();

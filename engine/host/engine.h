@@ -25,6 +25,7 @@
 namespace tandem {
 
 struct ClientUse;
+class MemoryAccount;
 
 // Liveness of the engine's threads. Zero: idle.
 struct Vitals {
@@ -35,9 +36,11 @@ struct Vitals {
 class Engine {
  public:
   // Loads every model, with a line of progress for each, and warms it up.
-  // Errors name the model and the file or field.
+  // Errors name the model and the file or field. Memory of requests is charged to `memory`, from
+  // submit() until a request ends; null: it is not counted.
   static absl::StatusOr<std::unique_ptr<Engine>> create(
-      EngineConfig config, const std::function<void(absl::string_view)>& progress = {});
+      EngineConfig config, const std::function<void(absl::string_view)>& progress = {},
+      std::shared_ptr<MemoryAccount> memory = nullptr);
   ~Engine();  // like shutdown(now)
 
   // The id names the request, with all its choices, in cancel() and pause(). Outcomes, refusals

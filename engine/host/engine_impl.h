@@ -3,16 +3,17 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "engine/async/worker.h"
 #include "engine/base/config.h"
+#include "engine/base/memory_account.h"
+#include "engine/base/mutex.h"
 #include "engine/base/status.h"
 #include "engine/host/deployment.h"
 #include "engine/host/engine.h"
@@ -36,7 +37,7 @@ struct StartedRequest {
 };
 
 struct Engine::Impl {
-  explicit Impl(EngineConfig c);
+  Impl(EngineConfig c, std::shared_ptr<MemoryAccount> account);
   ~Impl();
 
   absl::Status start(const std::function<void(absl::string_view)>& progress);
@@ -52,7 +53,13 @@ struct Engine::Impl {
                    const std::function<void(const absl::Status&)>& fail);
   template <class Request>
   absl::StatusOr<const Deployment*> check(const Request& request);
-  absl::StatusOr<std::shared_ptr<Claims>> claim(const std::string& client, int64_t bytes);
+  absl::StatusOr<std::shared_ptr<Claims>> claim(const std::string& client, const std::string& host,
+                                                int64_t bytes);
+  // Sets the memory of a request. RESOURCE_EXHAUSTED if a limit is reached.
+  absl::Status hold(int64_t bytes, Claims* claims);
+  // The same, with what rendering and tokenizing its prompt may need.
+  template <class Request>
+  absl::Status hold_prompt(const Request& request, Claims* claims);
   absl::Status enter(Ingress::Arrival arrival, Claims* claims);
   absl::Status refused(RejectReason reason, absl::Status status);
   void count_failure(const absl::Status& status);
@@ -70,6 +77,7 @@ struct Engine::Impl {
   void report_lost_devices();
 
   const EngineConfig config;
+  const std::shared_ptr<MemoryAccount> memory;  // null: memory is not counted
   SteadyClock clock;
   Metrics metrics;
   std::unique_ptr<Devices> devices;
@@ -79,13 +87,15 @@ struct Engine::Impl {
 
   std::atomic<RequestId> next_id{1};
   std::atomic<bool> draining{false};
-  std::mutex mutex;  // guards live
-  int64_t live = 0;  // accepted requests whose last callback has not returned
-  std::condition_variable live_changed;
+  Mutex mutex;
+  CondVar live_changed;
+  // Accepted requests whose last callback has not returned.
+  int64_t live ABSL_GUARDED_BY(mutex) = 0;
 
-  std::mutex loss_mutex;  // guards the next two members; held during the call
-  std::function<void(const std::string&)> on_loss;
-  std::vector<bool> loss_reported = std::vector<bool>(config.devices.size());  // by device
+  Mutex loss_mutex;  // held during the call of on_loss
+  std::function<void(const std::string&)> on_loss ABSL_GUARDED_BY(loss_mutex);
+  std::vector<bool> loss_reported ABSL_GUARDED_BY(loss_mutex) =
+      std::vector<bool>(config.devices.size());  // by device
 
   WaitingBudget budget;
   Quotas quotas;

@@ -18,6 +18,10 @@
 namespace tandem {
 namespace {
 
+// Memory of rendering and tokenizing a prompt, for each byte of its request: values of a template,
+// the rendered text, pieces, tokens.
+constexpr int64_t kPromptFactor = 16;
+
 // From the system, so that clients cannot compute each other's seeds. 63 bits, for clients without
 // unsigned integers.
 uint64_t fresh_seed() {
@@ -74,18 +78,32 @@ absl::StatusOr<const Deployment*> Engine::Impl::check(const Request& request) {
 }
 
 absl::StatusOr<std::shared_ptr<Claims>> Engine::Impl::claim(const std::string& client,
+                                                            const std::string& host,
                                                             int64_t bytes) {
   RejectReason reason = RejectReason::kQueueFull;
   absl::StatusOr<Quotas::OpenRequest> open = quotas.open(client, &reason);
   if (!open.ok()) return refused(reason, open.status());
   absl::StatusOr<WaitingBudget::Share> share = budget.reserve(client, bytes, &reason);
   if (!share.ok()) return refused(reason, share.status());
-  return std::make_shared<Claims>(*std::move(share), *std::move(open));
+  absl::StatusOr<MemoryAccount::Charge> charge = MemoryAccount::Charge();
+  if (memory != nullptr) charge = memory->charge(client, host, bytes);
+  if (!charge.ok()) return refused(RejectReason::kQueueBytes, charge.status());
+  return std::make_shared<Claims>(*std::move(share), *std::move(charge), *std::move(open));
+}
+
+absl::Status Engine::Impl::hold(int64_t bytes, Claims* claims) {
+  absl::Status held = claims->memory.try_resize(bytes);
+  return held.ok() ? held : refused(RejectReason::kQueueBytes, std::move(held));
+}
+
+template <class Request>
+absl::Status Engine::Impl::hold_prompt(const Request& request, Claims* claims) {
+  return hold(kPromptFactor * bytes_of(request), claims);
 }
 
 absl::Status Engine::Impl::enter(Ingress::Arrival arrival, Claims* claims) {
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(&mutex);
     ++live;
   }
   absl::Status status = ingress.enter(std::move(arrival));
@@ -110,7 +128,7 @@ RequestId Engine::Impl::accept(Request request,
     arrival.submitted = clock.now();
     arrival.deadline = request.deadline;
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Claims> claims,
-                            claim(request.client, arrival.bytes));
+                            claim(request.client, request.host, arrival.bytes));
     arrival.start = [this, start, fail,
                      own = StartedRequest<Request>{id, std::move(request), deployment,
                                                    arrival.submitted,
@@ -155,9 +173,13 @@ RequestId Engine::tokenize(TokenizeRequest request,
   return impl_->accept<TokenizeRequest>(
       std::move(request),
       [impl = impl_.get(), done](const StartedRequest<TokenizeRequest>& started) {
+        Claims& claims = *started.claims;
+        const absl::Status held = impl->hold_prompt(started.request, &claims);
+        if (!held.ok()) return impl->end_early(&claims, held, [&] { done(held); });
         auto tokens = tandem::tokenize(*started.deployment, started.request.prompt,
                                        started.request.add_special_tokens);
-        impl->end_early(started.claims.get(), tokens.status(), [&] { done(std::move(tokens)); });
+        if (tokens.ok()) claims.open.charge(static_cast<int64_t>(tokens->size()));
+        impl->end_early(&claims, tokens.status(), [&] { done(std::move(tokens)); });
       },
       [done](const absl::Status& status) { done(status); });
 }
@@ -167,9 +189,17 @@ RequestId Engine::detokenize(DetokenizeRequest request,
   return impl_->accept<DetokenizeRequest>(
       std::move(request),
       [impl = impl_.get(), done](const StartedRequest<DetokenizeRequest>& started) {
-        auto text = tandem::detokenize(*started.deployment, started.request.token_ids,
+        Claims& claims = *started.claims;
+        const Deployment& deployment = *started.deployment;
+        const auto ids = static_cast<int64_t>(started.request.token_ids.size());
+        claims.open.charge(ids);
+        // The text, and one copy of it.
+        const absl::Status held =
+            impl->hold(bytes_of(started.request) + 2 * ids * deployment.longest_piece, &claims);
+        if (!held.ok()) return impl->end_early(&claims, held, [&] { done(held); });
+        auto text = tandem::detokenize(deployment, started.request.token_ids,
                                        started.request.skip_special_tokens);
-        impl->end_early(started.claims.get(), text.status(), [&] { done(std::move(text)); });
+        impl->end_early(&claims, text.status(), [&] { done(std::move(text)); });
       },
       [done](const absl::Status& status) { done(status); });
 }
@@ -193,6 +223,9 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
         refused(RejectReason::kInvalid,
                 out_of_range("n", request.n, absl::StrCat("1 to ", config.limits.max_choices))));
   }
+  if (const absl::Status held = hold_prompt(request, started.claims.get()); !held.ok()) {
+    return fail(held);
+  }
   absl::StatusOr<Resolved> resolved = resolve(deployment, request, fresh_seed());
   if (!resolved.ok()) return fail(refused(RejectReason::kInvalid, resolved.status()));
 
@@ -208,6 +241,7 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
   plan.tokenizer = resolved->tokenizer;
   plan.skip_special_tokens = request.skip_special_tokens;
   plan.context = std::move(resolved->context);
+  plan.answer = std::move(resolved->answer);
   plan.stops = resolved->stops;
   plan.include_stop_sequence = request.stopping.include_stop_sequence;
 
@@ -215,7 +249,9 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
   if (request.stopping.time_limit)
     spec.time_limit = started.submitted + *request.stopping.time_limit;
   const auto n = static_cast<int>(request.n);
+  const int64_t memory_bytes = bytes_of(request) + memory_of(spec, n);
   started.claims->waiting.resize(memory_of(spec, n));
+  started.claims->memory.resize(memory_bytes);
   started.claims->open.charge(spec.prompt_tokens());
   plan.claims = started.claims;
   auto streams = request_streams(&text, std::move(plan), n, sink, [this] { request_ended(); });
@@ -237,6 +273,9 @@ void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
   const auto fail = [&](const absl::Status& status) {
     end_early(started.claims.get(), status, [&] { done(status); });
   };
+  if (const absl::Status held = hold_prompt(request, started.claims.get()); !held.ok()) {
+    return fail(held);
+  }
   absl::StatusOr<ResolvedScore> resolved = resolve(deployment, request);
   if (!resolved.ok()) return fail(refused(RejectReason::kInvalid, resolved.status()));
 
@@ -252,6 +291,14 @@ void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
   spec.deadline = request.deadline;
   started.claims->open.charge(static_cast<int64_t>(spec.prompt.size()));
   started.claims->waiting.resize(memory_of(spec, 2));  // the listener has a copy of the tokens
+  // Each token has scores of the likeliest tokens, twice: as the loop and as the listener has them.
+  const auto scores = static_cast<int64_t>(spec.prompt.size()) * (request.top_logprobs + 8) * 2 *
+                      static_cast<int64_t>(sizeof(std::pair<Token, float>));
+  if (const absl::Status held =
+          hold(bytes_of(request) + memory_of(spec, 2) + scores, started.claims.get());
+      !held.ok()) {
+    return fail(held);
+  }
   const auto listener = std::make_shared<ScoreListener>(&text, *std::move(resolved), started.claims,
                                                         done, [this] { request_ended(); });
   spec.listener = listener;

@@ -26,7 +26,7 @@ bool wants_warped(const Read& read) {
 
 // Of a draw by a read that does not judge.
 Purpose purpose_of(const Read& read, const Pass& pass) {
-  const bool draft = mutated(Mutation::kDraftsApart) && pass.share;
+  const bool draft = mutated(Mutation::kIndependentDrafts) && pass.share;
   return read.keep || read.tentative || draft ? Purpose::kDraft : Purpose::kToken;
 }
 
@@ -177,7 +177,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   return absl::OkStatus();
 }
 
-// Nobody asks what follows a token that is not there.
+// Reads that follow a rejected draft are skipped.
 bool RowReader::left_out(const Read& read) {
   if (!read.judges() || !rejected_) return false;
   skip();

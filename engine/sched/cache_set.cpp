@@ -53,7 +53,7 @@ void CacheSet::open() {
     }
     if (!id.valid()) {
       id = loop_->new_cache_id();
-      caches_.push_back(std::make_unique<SequenceCache>(id, pools));
+      caches_.push_back(std::make_unique<SequenceCache>(id, pools, spec_->salt));
     }
     stages_.emplace_back(role.role, Stage{id, role.layers > 0 ? role.layers : pools->layers});
   }
@@ -75,7 +75,7 @@ SequenceCache* CacheSet::find_idle(CacheId id) const {
 CacheId CacheSet::fork(CacheId id) {
   SequenceCache* from = find_idle(id);
   const CacheId copy = loop_->new_cache_id();
-  auto forked = std::make_unique<SequenceCache>(copy, from->pools());
+  auto forked = std::make_unique<SequenceCache>(copy, from->pools(), from->client());
   forked->fork_from(*from);
   caches_.push_back(std::move(forked));
   return copy;

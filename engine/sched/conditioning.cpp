@@ -32,7 +32,7 @@ std::string prefix_dependencies(const SequenceSpec& spec, size_t role) {
   const auto encoder = static_cast<size_t>(memory);
   absl::StrAppend(&key, spec.roles()[encoder].model.value, ":",
                   absl::StrJoin(spec.request_tokens(encoder), ","),
-                  mutated(Mutation::kForgetFeed) ? "" : conditioned_by(spec, encoder));
+                  mutated(Mutation::kForgetConditioning) ? "" : conditioned_by(spec, encoder));
   return key;
 }
 
@@ -134,7 +134,7 @@ Conditioning::Inputs Conditioning::inputs_of(const SequenceCache& cache) {
 
 In Conditioning::input(const Inputs& inputs, Token token, int row) const {
   const std::vector<int>& alignment = parts_->spec.alignment;
-  const bool same = alignment.empty() || mutated(Mutation::kRowBeside);
+  const bool same = alignment.empty() || mutated(Mutation::kIgnoreAlignment);
   const int from = same ? row : alignment[static_cast<size_t>(row)];
   In in;
   in.kind = In::kEmbed;
@@ -158,7 +158,8 @@ Pass Conditioning::begin_pass(Stage stage, int end) {
 
 Pass Conditioning::fixed_pass(size_t role) {
   const Stage stage = parts_->caches.stage_of(role);
-  const bool bare = mutated(Mutation::kRefillUnfed) && parts_->accounts.stats().preemptions > 0;
+  const bool bare =
+      mutated(Mutation::kRefillUnconditioned) && parts_->accounts.stats().preemptions > 0;
   const Inputs inputs = bare ? Inputs() : inputs_of(*parts_->caches.find(stage.cache));
   Pass pass = parts_->passes.blank();
   pass.stage = stage;

@@ -37,12 +37,12 @@ class Reservation {
   // The first row of a cache that the granted round may leave between two layers.
   int frontier_begin(CacheId cache) const;
 
-  // Of a sequence without caches, if the model of `pools` played `role` (an index into
-  // SequenceSpec::roles()):
-  // the KV pages that `tokens` and one more row need, less those that adopt() would share with
-  // other owners;
+  // For placing a sequence without caches: `pools` is the candidate model's, `role` an index into
+  // SequenceSpec::roles().
+  // The KV pages that `tokens` and one more row need, less those that adopt() would share with
+  // other owners.
   int64_t first_pages(size_t role, const ModelPools& pools, std::span<const Token> tokens) const;
-  // the rows that adopt() would find.
+  // The rows that adopt() would find.
   int64_t known_rows(size_t role, const ModelPools& pools, std::span<const Token> tokens) const;
 
  private:

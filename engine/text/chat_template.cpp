@@ -63,6 +63,7 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(
       tandem_template_load(directory.data(), directory.size(), limits, &strftime_now,
                            &chat_template->options_, &chat_template->handle_, &error);
   if (code != TANDEM_OK) return take_status(code, error);
+  if (absl::Status read = chat_template->read_source(); !read.ok()) return read;
   return chat_template;
 }
 
@@ -77,7 +78,18 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::parse(
       name.data(), name.size(), config.data(), config.size(), limits, &strftime_now,
       &chat_template->options_, &chat_template->handle_, &error);
   if (code != TANDEM_OK) return take_status(code, error);
+  if (absl::Status read = chat_template->read_source(); !read.ok()) return read;
   return chat_template;
+}
+
+absl::Status ChatTemplate::read_source() {
+  if (!present()) return absl::OkStatus();
+  TandemBytes text{};
+  TandemBytes error{};
+  const TandemCode code = tandem_template_source(handle_, &text, &error);
+  if (code != TANDEM_OK) return take_status(code, error);
+  source_ = take_string(text);
+  return absl::OkStatus();
 }
 
 ChatTemplate::~ChatTemplate() { tandem_template_free(handle_); }

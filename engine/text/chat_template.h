@@ -47,6 +47,9 @@ class ChatTemplate {
 
   bool present() const { return handle_ != nullptr; }
 
+  // The text of the template, or of all that the model has. Empty without one.
+  const std::string& source() const { return source_; }
+
   // Text of a conversation.
   //   messages_json    array of objects: [{"role": "user", "content": "..."}, ...]; not empty
   //   tools_json       array of JSON schemas; empty or "null": none. With tools, the template named
@@ -68,7 +71,10 @@ class ChatTemplate {
  private:
   ChatTemplate() = default;
 
+  absl::Status read_source();
+
   TandemTemplate* handle_ = nullptr;  // owned; null: the model has no template
+  std::string source_;
   ChatTemplateOptions options_;
 };
 

@@ -19,10 +19,11 @@ bool ends_with_replacement(std::string_view text) {
 }  // namespace
 
 StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
-                             absl::Span<const Token> context)
+                             absl::Span<const Token> context, absl::Span<const Token> shown)
     : tokenizer_(std::move(tokenizer)),
       pieces_(tokenizer_->pieces()),
       skip_special_tokens_(skip_special_tokens),
+      shown_(shown.begin(), shown.end()),
       strip_left_(pieces_.strip_count()) {
   std::string given;
   for (const Token token : context) push(token, given);
@@ -33,7 +34,14 @@ StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool sk
 void StreamDecoder::push(Token token, std::string& out) {
   const uint8_t flags = pieces_.flags(token);
   if ((flags & kPiecePresent) == 0) return;
-  if (skip_special_tokens_ && (flags & kPieceSpecial) != 0) return;
+  if (skip_special_tokens_ && (flags & kPieceSpecial) != 0) {
+    if (std::find(shown_.begin(), shown_.end(), token) == shown_.end()) return;
+    if (pieces_.kind() == PieceKind::kOpaque) {  // a window would skip it
+      finish(out);
+      out.append(tokenizer_->token_bytes(token));
+      return;
+    }
+  }
   fresh_ = false;
   switch (pieces_.kind()) {
     case PieceKind::kBytes:

@@ -31,8 +31,9 @@ class StreamDecoder {
  public:
   // context: the end of the prompt; a few tokens suffice, and it may be empty. It decides about a
   // leading space, and the first tokens may complete a character begun there.
+  // shown: special tokens that are not skipped.
   StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
-                absl::Span<const Token> context = {});
+                absl::Span<const Token> context = {}, absl::Span<const Token> shown = {});
 
   // Appends the text that `token` completes to `out`. Ids that name no token add nothing.
   void push(Token token, std::string& out);
@@ -52,6 +53,7 @@ class StreamDecoder {
   std::shared_ptr<const Tokenizer> tokenizer_;
   const PieceTable& pieces_;
   const bool skip_special_tokens_;
+  const std::vector<Token> shown_;
   bool fresh_ = true;  // no token pushed since the context
 
   Utf8Assembler bytes_;  // kBytes: the current character; kPieces: checks the byte run

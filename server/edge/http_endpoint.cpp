@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "server/edge/http_status.h"
+#include "server/edge/peer.h"
 
 namespace tandem {
 namespace {
@@ -23,6 +27,23 @@ std::string head(int status, size_t length, absl::string_view type) {
   return absl::StrCat("HTTP/1.1 ", status, " ", http_reason(status), "\r\nContent-Type: ", type,
                       "\r\nContent-Length: ", length,
                       "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
+}
+
+// The value of the first Host header; empty: there is none.
+absl::string_view host_header(absl::string_view bytes) {
+  for (absl::string_view line : absl::StrSplit(bytes, "\r\n")) {
+    if (line.empty()) break;
+    if (!absl::StartsWithIgnoreCase(line, "host:")) continue;
+    return absl::StripAsciiWhitespace(line.substr(5));
+  }
+  return "";
+}
+
+std::string host_at(int fd) {
+  sockaddr_storage name = {};
+  socklen_t length = sizeof(name);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return "";
+  return host_of(name);
 }
 
 }  // namespace
@@ -45,6 +66,7 @@ HttpRequest parse_http_request(absl::string_view bytes) {
   const absl::string_view method = line.substr(0, first);
   if (method != "GET" && method != "HEAD") return refuse(405);
   out.head_only = method == "HEAD";
+  out.host = host_header(bytes);
   const absl::string_view target = line.substr(first + 1, second - first - 1);
   out.path = target.substr(0, target.find('?'));
   return refuse(200);
@@ -53,7 +75,8 @@ HttpRequest parse_http_request(absl::string_view bytes) {
 struct HttpEndpoint::Connection {
   enum class State { kReading, kWaiting, kWriting, kDone };
 
-  explicit Connection(Fd accepted) : fd(std::move(accepted)), deadline(now() + kRequestTime) {}
+  explicit Connection(Fd accepted)
+      : fd(std::move(accepted)), host(host_at(fd.get())), deadline(now() + kRequestTime) {}
 
   void write(std::string first, std::shared_ptr<const std::string> rest = nullptr) {
     out = std::move(first);
@@ -88,6 +111,7 @@ struct HttpEndpoint::Connection {
   }
 
   const Fd fd;
+  const std::string host;
   TimePoint deadline;
   State state = State::kReading;
   bool head_only = false;
@@ -170,19 +194,26 @@ void HttpEndpoint::take_connections() {
       const SocketAcceptor::Result result = socket_acceptor_.accept(socket.get(), &fd);
       if (result == SocketAcceptor::Result::kNone) break;
       if (result == SocketAcceptor::Result::kDropped) continue;
-      if (connections_.size() >= kMaxConnections) evict_oldest();
+      if (connections_.size() >= kMaxConnections) evict();
       connections_.push_back(std::make_unique<Connection>(std::move(fd)));
       serve(*connections_.back());  // most requests have already arrived
     }
   }
 }
 
-void HttpEndpoint::evict_oldest() {
-  auto oldest = std::find_if(connections_.begin(), connections_.end(), [](const auto& c) {
-    return c->state == Connection::State::kReading || c->state == Connection::State::kDone;
+void HttpEndpoint::evict() {
+  std::map<absl::string_view, size_t> by_host;
+  size_t most = 0;
+  for (const auto& c : connections_) most = std::max(most, ++by_host[c->host]);
+  const auto of_most = [&](const auto& c) { return by_host[c->host] == most; };
+  auto victim = std::find_if(connections_.begin(), connections_.end(), [&](const auto& c) {
+    return of_most(c) &&
+           (c->state == Connection::State::kReading || c->state == Connection::State::kDone);
   });
-  if (oldest == connections_.end()) oldest = connections_.begin();
-  connections_.erase(oldest);
+  if (victim == connections_.end()) {
+    victim = std::find_if(connections_.begin(), connections_.end(), of_most);
+  }
+  connections_.erase(victim);
 }
 
 void HttpEndpoint::serve(Connection& connection) {
@@ -218,6 +249,9 @@ void HttpEndpoint::respond(Connection& connection, absl::string_view bytes) {
   connection.head_only = request.head_only;
   if (request.status != 200) {
     return connection.respond(request.status, absl::StrCat(http_reason(request.status), "\n"));
+  }
+  if (handlers_.local_only && !request.host.empty() && !is_local_name(request.host)) {
+    return connection.respond(403, "Host must be localhost, 127.0.0.1 or [::1]\n");
   }
   if (request.path == "/healthz" || request.path == "/readyz") {
     const HttpResponse response =

@@ -1,9 +1,10 @@
 // GET /metrics, /healthz and /readyz for scrapers and orchestrators.
 //
 // A slow client does not delay others. One thread polls all connections. A request has 8 KiB and 2
-// s, a response 5 s more. At the connection limit, the oldest connection without a complete request
-// is closed. One request per connection. /metrics is rendered on a second thread, once for all
-// waiting scrapes, whose number is limited.
+// s, a response 5 s more. At the connection limit, a connection of the host that has the most is
+// closed: its oldest without a complete request. So one host cannot close the probes of another.
+// One request per connection. /metrics is rendered on a second thread, once for all waiting
+// scrapes, whose number is limited.
 //
 // start() and the destructor are called on one thread.
 #pragma once
@@ -33,6 +34,9 @@ class HttpEndpoint {
     std::function<std::string()> metrics;  // text exposition format; may be slow
     std::function<HttpResponse()> ready;   // must be fast: it delays all connections
     std::function<HttpResponse()> alive;   // the same
+    // Requests whose Host names another machine get 403. For a server that only this machine can
+    // reach: a page in a browser can make its own host name resolve to this machine.
+    bool local_only = false;
   };
   static constexpr size_t kMaxRequest = 8 << 10;
   static constexpr size_t kMaxConnections = 64;
@@ -52,7 +56,7 @@ class HttpEndpoint {
   void run();
   void render();
   void take_connections();
-  void evict_oldest();
+  void evict();
   void serve(Connection& connection);
   void read_request(Connection& connection);
   void respond(Connection& connection, absl::string_view request);
@@ -81,7 +85,8 @@ class HttpEndpoint {
 struct HttpRequest {
   int status = 0;
   bool head_only = false;
-  absl::string_view path;  // without the query; refers to `bytes`
+  absl::string_view path;  // without the query; refers to `bytes`, as does `host`
+  absl::string_view host;  // of the header; empty: there is none
 };
 HttpRequest parse_http_request(absl::string_view bytes);
 

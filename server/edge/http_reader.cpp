@@ -31,6 +31,22 @@ bool is_value(absl::string_view text) {
   });
 }
 
+// A request target: no spaces, no control characters.
+bool is_target(absl::string_view text) {
+  return absl::StartsWith(text, "/") && std::all_of(text.begin(), text.end(), [](char c) {
+           const auto u = static_cast<unsigned char>(c);
+           return u > 0x20 && u != 0x7f;
+         });
+}
+
+// Without the optional white space around a value, which is SP and HTAB alone (RFC 9110, 5.6.3). A
+// proxy that passes VT or FF on may read another value than a server that strips them.
+absl::string_view trimmed(absl::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
 bool all_digits(absl::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
 }
@@ -38,7 +54,7 @@ bool all_digits(absl::string_view text) {
 // Whether a list header ("close, te") contains the word.
 bool has_word(absl::string_view list, absl::string_view word) {
   for (const absl::string_view part : absl::StrSplit(list, ',')) {
-    if (absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(part), word)) return true;
+    if (absl::EqualsIgnoreCase(trimmed(part), word)) return true;
   }
   return false;
 }
@@ -56,6 +72,11 @@ std::string HttpMessage::header(absl::string_view lower_case_name) const {
   return all;
 }
 
+size_t HttpReader::head_bytes() const {
+  constexpr size_t kPerHeader = sizeof(message_.headers.front());
+  return line_.capacity() + head_bytes_ + kPerHeader * message_.headers.capacity();
+}
+
 void HttpReader::refuse(int status) {
   state_ = State::kRefused;
   refusal_ = status;
@@ -68,13 +89,14 @@ HttpMessage HttpReader::take() {
   state_ = State::kHead;
   part_ = Part::kLine;
   head_bytes_ = 0;
+  left_ = 0;
   expects_ = false;
   return whole;
 }
 
 size_t HttpReader::consume(absl::string_view bytes) {
   size_t taken = 0;
-  while (taken < bytes.size() && state_ != State::kWhole && state_ != State::kRefused) {
+  while (taken < bytes.size() && (state_ == State::kHead || state_ == State::kBody)) {
     const absl::string_view rest = bytes.substr(taken);
     const bool in_body = part_ == Part::kSized || part_ == Part::kChunk;
     taken += in_body ? read_body(rest) : read_line(rest);
@@ -134,7 +156,7 @@ void HttpReader::on_line(absl::string_view line) {
 void HttpReader::on_request_line(absl::string_view line) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   if (words.size() != 3 || words[0].size() > kMaxMethod || !is_token(words[0]) ||
-      !absl::StartsWith(words[1], "/") || !is_value(words[1])) {
+      !is_target(words[1])) {
     return refuse(400);
   }
   if (words[2] != "HTTP/1.1" && words[2] != "HTTP/1.0") {
@@ -149,7 +171,7 @@ void HttpReader::on_request_line(absl::string_view line) {
 void HttpReader::on_header(absl::string_view line) {
   const size_t colon = line.find(':');
   if (colon == absl::string_view::npos || !is_token(line.substr(0, colon))) return refuse(400);
-  const absl::string_view value = absl::StripAsciiWhitespace(line.substr(colon + 1));
+  const absl::string_view value = trimmed(line.substr(colon + 1));
   if (!is_value(value)) return refuse(400);
   if (message_.headers.size() >= kMaxHeaders) return refuse(431);
   message_.headers.emplace_back(absl::AsciiStrToLower(line.substr(0, colon)), std::string(value));
@@ -167,32 +189,32 @@ void HttpReader::on_head() {
   if (message_.in_chunks && count("host") == 0) return refuse(400);
   const std::string connection = message_.header("connection");
   message_.keep_alive = message_.in_chunks && !has_word(connection, "close");
-  expects_ = absl::EqualsIgnoreCase(message_.header("expect"), "100-continue");
-  if (!expects_ && count("expect") > 0) return refuse(417);
-  state_ = State::kBody;
+  const bool expects = absl::EqualsIgnoreCase(message_.header("expect"), "100-continue");
+  if (!expects && count("expect") > 0) return refuse(417);
+  expects_ = expects && message_.in_chunks;  // HTTP/1.0 has no "100 Continue"
   if (codings == 1) {
     if (!message_.in_chunks) return refuse(400);
     if (!absl::EqualsIgnoreCase(message_.header("transfer-encoding"), "chunked")) {
       return refuse(501);
     }
     part_ = Part::kChunkSize;
+    state_ = State::kHeadEnd;
     return;
   }
-  left_ = 0;
   if (lengths == 1) {
     const std::string length = message_.header("content-length");
     if (!all_digits(length)) return refuse(400);
     if (!absl::SimpleAtoi(length, &left_) || left_ > limits_.body_bytes) return refuse(413);
   }
   part_ = Part::kSized;
-  if (left_ == 0) state_ = State::kWhole;
+  state_ = State::kHeadEnd;
 }
 
 void HttpReader::on_chunk_size(absl::string_view line) {
-  const absl::string_view digits =
-      absl::StripTrailingAsciiWhitespace(line.substr(0, line.find(';')));
+  const absl::string_view size = line.substr(0, line.find(';'));
+  const absl::string_view digits = trimmed(size);
   if (digits.empty() || !std::all_of(digits.begin(), digits.end(), absl::ascii_isxdigit) ||
-      !is_value(line)) {
+      digits.data() != size.data() || !is_value(line)) {
     return refuse(400);
   }
   left_ = 0;

@@ -30,12 +30,22 @@ class HttpReader {
     size_t head_bytes;  // request line and headers; and trailers
     size_t body_bytes;
   };
-  enum class State { kHead, kBody, kWhole, kRefused };
+  // kHeadEnd: the head is complete, and nothing more is read before accept_head().
+  enum class State { kHead, kHeadEnd, kBody, kWhole, kRefused };
 
   explicit HttpReader(Limits limits) : limits_(limits) {}
 
-  // Consumes bytes until the request is complete or rejected. Returns the number consumed.
+  // Consumes bytes until the head or the request is complete, or rejected. Returns the number
+  // consumed.
   size_t consume(absl::string_view bytes);
+
+  // REQUIRES: kHeadEnd. The request line and headers.
+  const HttpMessage& head() const { return message_; }
+  // REQUIRES: kHeadEnd. Whether a body follows, and its length as far as it is known (else 0).
+  bool has_body() const { return part_ != Part::kSized || left_ > 0; }
+  size_t content_length() const { return left_; }
+  // REQUIRES: kHeadEnd. Goes on with the body: kBody, or kWhole if there is none.
+  void accept_head() { state_ = has_body() ? State::kBody : State::kWhole; }
 
   State state() const { return state_; }
   // kRefused: the status to respond with.
@@ -44,8 +54,10 @@ class HttpReader {
   bool begun() const { return state_ != State::kHead || !line_.empty() || head_bytes_ > 0; }
   // Whether the client waits for "100 Continue" before it sends the body. True once per request.
   bool take_expectation() { return std::exchange(expects_, false) && state_ == State::kBody; }
-  // At most the sum of the limits.
-  size_t held_bytes() const { return head_bytes_ + message_.body.capacity(); }
+  // The memory of the head (at most its limit, plus a constant per header) and of the body (at most
+  // its limit).
+  size_t head_bytes() const;
+  size_t body_bytes() const { return message_.body.capacity(); }
 
   // REQUIRES: kWhole. Returns the request and starts the next one.
   HttpMessage take();

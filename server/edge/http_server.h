@@ -2,9 +2,14 @@
 // writes responses; calls produce them on other threads. A connection serves one request after
 // another.
 //
-// A slow client does not delay others. Requests are limited in bytes (each and in total) and in
-// time. A client that stops reading is disconnected. A disconnect is reported to its call.
+// A slow client does not delay others. Every request is decided on its head: the body of a refused
+// request is not read. Requests are limited in bytes and in time, and responses in time: a client
+// that reads nothing, or too slowly, is disconnected. A disconnect is reported to its call.
 // Connections above the limit get 429 and are closed.
+//
+// The memory of connections, requests and unsent responses is charged to an account, until a
+// request's exchange is released: also after its client has left. Above the account's limits,
+// requests get 429.
 //
 // Connections are accepted elsewhere (edge/acceptor.h, which also limits them per host). Plain
 // HTTP: TLS needs a proxy.
@@ -13,6 +18,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,9 +27,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
+#include "engine/base/memory_account.h"
 #include "engine/base/mutex.h"
+#include "server/edge/http_io.h"
 #include "server/edge/http_reader.h"
-#include "server/edge/socket.h"
 
 namespace tandem {
 
@@ -31,8 +38,22 @@ class HttpServer;
 struct HttpConnection;
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// A request and its response. Belongs to the server's thread, except `message` and `peer`, which
-// the server does not touch after dispatch.
+struct HttpReply {
+  int status = 200;
+  HttpHeaders headers;
+  std::string body;
+};
+
+// The decision on a request's head.
+struct HttpAdmission {
+  std::string client;  // charged with the request; empty: the host
+  HttpHeaders common;  // headers of every response to the request
+  // The request ends with it. A body that follows is not read, and the connection is closed.
+  std::optional<HttpReply> refusal;
+};
+
+// A request and its response. Belongs to the server's thread, except `message`, `client`, `peer`
+// and `charge`, which the server does not touch after dispatch.
 class HttpExchange : public std::enable_shared_from_this<HttpExchange> {
  public:
   class Listener {
@@ -46,11 +67,17 @@ class HttpExchange : public std::enable_shared_from_this<HttpExchange> {
     ~Listener() = default;
   };
 
-  HttpExchange(HttpServer* server, HttpConnection* connection, HttpMessage m, std::string p);
+  HttpExchange(HttpServer* server, HttpConnection* connection, HttpMessage m);
   ~HttpExchange();
 
   HttpMessage message;
-  const std::string peer;  // in gRPC's notation: "ipv4:10.0.0.7:41234"
+  const std::string client;  // of the admission
+  const std::string peer;    // in gRPC's notation: "ipv4:10.0.0.7:41234"
+  // The memory of the request, at first of `message`. The call sets it to what it holds; one thread
+  // at a time.
+  MemoryAccount::Charge charge;
+  // Frees the body and its charge, except for a constant.
+  void drop_body();
 
   // Null removes the listener. It is called by the server's loop, never from within these
   // functions.
@@ -72,6 +99,7 @@ class HttpExchange : public std::enable_shared_from_this<HttpExchange> {
   HttpServer& server_;
   HttpConnection* connection_;  // null after the response or a disconnect
   Listener* listener_ = nullptr;
+  const HttpHeaders common_;  // of the admission
   bool begun_ = false;
 };
 
@@ -81,14 +109,18 @@ class HttpServer {
     size_t connections = 2048;  // beyond: 429
     size_t head_bytes = 8 << 10;
     size_t body_bytes = 4 << 20;
-    // Of all requests; per host: host_share(). Beyond: 429.
-    size_t held_bytes = 1 << 30;
     Duration head_time = std::chrono::seconds(10);
     Duration body_time = std::chrono::seconds(60);
-    Duration idle_time = std::chrono::seconds(60);   // between requests
-    Duration stall_time = std::chrono::seconds(60);  // a response that the client does not read
-    Duration age =
-        std::chrono::seconds(450);  // after which a connection accepts no further request
+    Duration idle_time = std::chrono::seconds(60);  // between requests
+    // A response that waits to be read: without progress, and in addition to the time that its
+    // bytes take at the rate (bytes per second).
+    Duration stall_time = std::chrono::seconds(60);
+    int64_t send_rate = 8 << 10;
+    // For the rest of a response that is complete, and a second more for each 64 KiB.
+    Duration end_time = std::chrono::seconds(600);
+    // After `age`, a connection accepts no further request; after `age_grace` more, it is closed.
+    Duration age = std::chrono::seconds(450);
+    Duration age_grace = std::chrono::hours(1);
   };
   // A task for the server's thread.
   class Work {
@@ -103,10 +135,20 @@ class HttpServer {
     std::function<void(std::shared_ptr<HttpExchange>)> request;
     // The body (JSON) of an error that the HTTP server detects.
     std::function<std::string(int status)> error;
+    // Decides on a request's head, before its body is read and before "100 Continue". Called on the
+    // server's thread; must not block. Null: every request is accepted.
+    std::function<HttpAdmission(const HttpMessage& head, const std::string& peer)> head;
   };
 
-  HttpServer(Bounds bounds, Handlers handlers);
+  // `account` outlives the server and its exchanges.
+  HttpServer(Bounds bounds, Handlers handlers, MemoryAccount* account,
+             std::unique_ptr<HttpIo> io = system_http_io());
   ~HttpServer();
+
+  // Serves on a thread of its own.
+  void start();
+  // One round of the server's loop. For tests, instead of start(). False: the server has stopped.
+  bool step();
 
   // Adds an accepted connection; does not block. Thread-safe.
   void add_connection(int fd);
@@ -116,7 +158,8 @@ class HttpServer {
 
   // Closes idle connections now and the others after their response. Thread-safe.
   void drain();
-  // Closes all connections and waits until all exchanges are released. Call once.
+  // Closes all connections and waits until all exchanges are released. Does nothing the second
+  // time.
   void stop();
 
   // Thread-safe:
@@ -130,29 +173,32 @@ class HttpServer {
     bool written, ok;
   };
 
-  void run();
   bool process_queues();  // false: the loop ends
-  void admit(Fd fd);
-  void on_events(HttpConnection& c, uint32_t events);
+  void admit(int socket);
+  void on_event(HttpConnection& c, uint32_t what);
   void read(HttpConnection& c);
   void linger(HttpConnection& c);
   void parse(HttpConnection& c, absl::string_view bytes);
+  bool on_head(HttpConnection& c, absl::string_view rest);  // false: refused
   void dispatch(HttpConnection& c);
   void refuse(HttpConnection& c, int status);
-  void hold(HttpConnection& c, size_t bytes);
-  bool exceeds_memory(const HttpConnection& c) const;
+  void refuse(HttpConnection& c, const HttpReply& reply, bool keep_alive);
+  bool charge_input(HttpConnection& c);
+  void charge_output(HttpConnection& c);
   void put(HttpConnection& c, bool last);
+  void end(HttpConnection& c);
   void flush(HttpConnection& c);
   void end_exchange(HttpConnection& c);
   void close(HttpConnection& c);
   void watch(HttpConnection& c);
   void notify_listeners();
   void sweep();
+  bool is_late(const HttpConnection& c, TimePoint at) const;
 
   const Bounds bounds_;
   const Handlers handlers_;
-  const Fd epoll_;
-  WakeUp wake_;
+  MemoryAccount& account_;
+  const std::unique_ptr<HttpIo> io_;
   std::atomic<int64_t> exchanges_{0};
 
   // The server's thread:
@@ -160,14 +206,13 @@ class HttpServer {
   std::vector<std::unique_ptr<HttpConnection>> dead_;
   std::vector<Notification> notifications_;
   std::vector<HttpConnection*> next_;  // with input that may hold another request
-  size_t held_ = 0;
-  absl::flat_hash_map<std::string, size_t> held_by_host_;  // by host
+  std::vector<HttpIo::Event> events_;
   bool drained_ = false;
-  bool stopped_ = false;
+  bool stopped_ = false;  // connections are closed; exchanges may remain
   TimePoint swept_;
 
   Mutex mutex_;
-  std::vector<Fd> accepted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> accepted_ ABSL_GUARDED_BY(mutex_);
   std::vector<Work*> posted_ ABSL_GUARDED_BY(mutex_);
   bool sleeping_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

@@ -23,17 +23,38 @@ LogQueue::~LogQueue() {
   thread_.join();
 }
 
-void LogQueue::write(std::string line) {
+void LogQueue::write(std::string line, LogSource source) {
+  if (source.important) source.client.clear();  // counts for no client
   {
     const MutexLock lock(&mutex_);
-    if (bytes_ + line.size() > max_bytes_) {
+    Line next = {std::move(line), std::move(source)};
+    if (!fits(next)) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-    bytes_ += line.size();
-    lines_.push_back(std::move(line));
+    bytes_ += next.text.size();
+    if (!next.source.client.empty()) bytes_of_client_[next.source.client] += next.text.size();
+    lines_.push_back(std::move(next));
   }
   more_.notify_one();
+}
+
+bool LogQueue::fits(const Line& line) const {
+  const size_t quarter = max_bytes_ / 4;
+  if (line.source.important) return bytes_ + line.text.size() <= max_bytes_;
+  if (bytes_ + line.text.size() > max_bytes_ - quarter) return false;
+  const auto own = bytes_of_client_.find(line.source.client);
+  return own == bytes_of_client_.end() || own->second + line.text.size() <= quarter;
+}
+
+void LogQueue::pop() {
+  const Line& line = lines_.front();
+  bytes_ -= line.text.size();
+  if (const auto own = bytes_of_client_.find(line.source.client); own != bytes_of_client_.end()) {
+    own->second -= line.text.size();
+    if (own->second == 0) bytes_of_client_.erase(own);
+  }
+  lines_.pop_front();
 }
 
 bool LogQueue::flush(Duration limit) {
@@ -56,9 +77,8 @@ void LogQueue::run() {
     if (dropped > 0) {
       line = note_(dropped);
     } else {
-      line = std::move(lines_.front());
-      lines_.pop_front();
-      bytes_ -= line.size();
+      line = lines_.front().text;
+      pop();
     }
     writing_ = true;
     lock.unlock();

@@ -1,5 +1,6 @@
 // An asynchronous log writer: callers enqueue lines, a thread writes them. If the log is not read
-// (a full pipe, a stopped collector), lines are dropped and counted.
+// (a full pipe, a stopped collector), lines are dropped and counted. One client's lines use at most
+// a quarter of the queue, and a quarter is reserved for warnings and errors.
 //
 // Thread-safe.
 #pragma once
@@ -10,11 +11,18 @@
 #include <string>
 #include <thread>
 
+#include "absl/container/flat_hash_map.h"
 #include "engine/base/clock.h"
 #include "engine/base/mutex.h"
 #include "server/edge/socket.h"
 
 namespace tandem {
+
+// What caused a line.
+struct LogSource {
+  std::string client;      // empty: none
+  bool important = false;  // a warning or an error
+};
 
 class LogQueue {
  public:
@@ -25,7 +33,7 @@ class LogQueue {
   ~LogQueue();
 
   // `line` without its newline. Never blocks.
-  void write(std::string line);
+  void write(std::string line, LogSource source = {});
 
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }  // since the start
 
@@ -33,6 +41,12 @@ class LogQueue {
   bool flush(Duration limit);
 
  private:
+  struct Line {
+    std::string text;
+    LogSource source;
+  };
+  bool fits(const Line& line) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void pop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run();
   bool write_out(const std::string& line);
   bool writable();
@@ -45,8 +59,10 @@ class LogQueue {
 
   Mutex mutex_;
   CondVar more_, less_;
-  std::deque<std::string> lines_ ABSL_GUARDED_BY(mutex_);
-  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of lines_
+  std::deque<Line> lines_ ABSL_GUARDED_BY(mutex_);
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of lines_
+  // The same by client, without important lines.
+  absl::flat_hash_map<std::string, size_t> bytes_of_client_ ABSL_GUARDED_BY(mutex_);
   int64_t reported_ ABSL_GUARDED_BY(mutex_) = 0;  // dropped lines that notes have reported
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // a line that has left lines_
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -60,4 +60,10 @@ std::string host_of(absl::string_view peer) {
   return host_of(name);
 }
 
+bool is_local_name(absl::string_view host) {
+  host = host.substr(0, host.rfind(']') == host.npos ? host.rfind(':') : host.rfind(']') + 1);
+  const bool digits = host.find_first_not_of("0123456789.") == host.npos;
+  return host == "localhost" || host == "[::1]" || (digits && absl::StartsWith(host, "127."));
+}
+
 }  // namespace tandem

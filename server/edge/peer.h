@@ -17,6 +17,10 @@ std::string host_of(const sockaddr_storage& address);
 // The host of a peer in gRPC's notation. Empty for unix sockets.
 std::string host_of(absl::string_view peer);
 
+// Whether a Host header names this machine, with or without a port. Protects against DNS rebinding:
+// a page's own host name may resolve to this machine, but a browser sends that name in Host.
+bool is_local_name(absl::string_view host);
+
 // The share of `total` that one host may use: three quarters, and at least one less than a total of
 // two or more.
 template <class Number>

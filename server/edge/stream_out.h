@@ -28,7 +28,8 @@ namespace tandem {
 struct StreamLimits {
   int64_t unread_bytes;
   int64_t unread_tokens;
-  int64_t joined_bytes;  // of one message
+  int64_t joined_bytes;         // of one message
+  int64_t hold_step = 4 << 10;  // granularity of StreamPort::hold()
 };
 
 // The operations of a stream. Those called under the stream's lock must neither block nor call the
@@ -40,6 +41,9 @@ class StreamPort {
   virtual void pause() = 0;  // called under the lock, so in order with resume()
   virtual void resume() = 0;
   virtual void cancel() = 0;
+  // Unread bytes, those being written included, have become `bytes`, a multiple of
+  // StreamLimits::hold_step. Called under the lock. Not called at the end: release() follows.
+  virtual void hold(int64_t bytes) { static_cast<void>(bytes); }
   // On the call's thread. Completion is reported by written() and finished().
   virtual void write(Item item) = 0;
   virtual void write_last(Item item) = 0;  // and finishes with OK
@@ -116,7 +120,8 @@ class StreamOut {
       if (!queue_.empty()) {
         next = std::move(queue_.front());
         queue_.erase(queue_.begin());
-        unread_bytes_ -= next->bytes();
+        in_flight_bytes_ = next->bytes();
+        unread_bytes_ -= in_flight_bytes_;
         unread_tokens_.fetch_sub(next->tokens());
         last = queue_.empty() && end_.has_value() && end_->ok();
       }
@@ -134,12 +139,14 @@ class StreamOut {
       const MutexLock lock(&mutex_);
       assert(!posted_);  // work() is not posted while a write is in flight
       writing_ = false;
+      in_flight_bytes_ = 0;
       if (!ok) {  // disconnected; done() follows, and the engine's last event ends the call
         queue_.clear();
         unread_bytes_ = 0;
         unread_tokens_.store(0);
         update_pause_locked();
       }
+      hold_locked();
       if (queue_.empty() && !end_.has_value()) return;
       // work() runs now. If it were also posted, it could run after the call's end.
       if constexpr (!PostWhileWorking) posted_ = true;
@@ -179,7 +186,15 @@ class StreamOut {
       queue_.push_back(std::move(item));
     }
     update_pause_locked();
+    hold_locked();
     wake_locked();
+  }
+
+  void hold_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t steps = (unread_bytes_ + in_flight_bytes_) / limits_.hold_step;
+    if (steps == held_steps_) return;
+    held_steps_ = steps;
+    port_.hold(steps * limits_.hold_step);
   }
 
   void wake_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -210,8 +225,10 @@ class StreamOut {
 
   M mutex_;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<Item> queue_ ABSL_GUARDED_BY(mutex_);   // short: items of one choice are merged
-  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in queue_
+  std::vector<Item> queue_ ABSL_GUARDED_BY(mutex_);      // short: items of one choice are merged
+  int64_t unread_bytes_ ABSL_GUARDED_BY(mutex_) = 0;     // in queue_
+  int64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the write
+  int64_t held_steps_ ABSL_GUARDED_BY(mutex_) = 0;       // reported by hold()
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool posted_ ABSL_GUARDED_BY(mutex_) = false;  // work() is posted
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -7,6 +7,8 @@
 namespace tandem {
 namespace {
 
+constexpr absl::string_view kIdentity = "identity";
+
 absl::string_view text_of(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
 }
@@ -45,11 +47,16 @@ void CallLimiter::process(void* self, grpc_auth_context* connection, const grpc_
   const auto finish = [&](grpc_status_code code, const char* message) {
     done(call, nullptr, 0, nullptr, 0, code, message);
   };
-  absl::string_view path;
+  absl::string_view path, encoding = kIdentity;
   for (size_t i = 0; i < count; ++i) {
-    if (text_of(headers[i].key) == ":path") path = text_of(headers[i].value);
+    const absl::string_view key = text_of(headers[i].key);
+    if (key == ":path") path = text_of(headers[i].value);
+    if (key == "grpc-encoding") encoding = text_of(headers[i].value);
   }
-  if (!limiter.paths_.contains(path)) {
+  if (encoding != kIdentity) {
+    finish(GRPC_STATUS_UNIMPLEMENTED,
+           "grpc-encoding: compressed messages are refused; allowed: identity");
+  } else if (!limiter.paths_.contains(path)) {
     finish(GRPC_STATUS_UNIMPLEMENTED, "unknown method; server reflection lists all methods");
   } else if (!limiter.calls_.admit(connection)) {
     finish(GRPC_STATUS_RESOURCE_EXHAUSTED, "too many calls at once; try again later");

@@ -2,8 +2,8 @@
 // (PendingCalls). gRPC offers no such hook, so this is installed as the processor of a call's
 // authentication metadata. Credentials are checked later (auth.h).
 //
-// Calls of unknown methods are refused here too. Every other call reaches a service, which reports
-// it with received().
+// Calls of unknown methods, and calls with compressed messages, are refused here too. Every other
+// call reaches a service, which reports it with received().
 #pragma once
 
 #include <grpc/grpc_security.h>

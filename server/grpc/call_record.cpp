@@ -1,6 +1,7 @@
 #include "server/grpc/call_record.h"
 
 #include "engine/base/status.h"
+#include "server/edge/peer.h"
 #include "server/grpc/request_from_proto.h"
 
 namespace tandem {
@@ -15,6 +16,7 @@ absl::StatusOr<CheckedRequest> check_request(const v1::GenerateRequest& message,
   TANDEM_ASSIGN_OR_RETURN(out.request, generate_request_from(message));
   out.request.request_id = info->request_id;
   out.request.client = info->client;
+  out.request.host = host_of(info->peer);
   out.request.deadline = info->deadline;
   TANDEM_ASSIGN_OR_RETURN(out.engine, state.ready_engine());
   out.with_tokens = wants_tokens(message);

@@ -44,6 +44,8 @@ class CallRecord {
   // Events of the engine; on_finished() returns the message for the client.
   void on_chunk(const Chunk& event);
   v1::Finished on_finished(const Finished& event);
+  // Several prompts: the number of choices of all of them. Call before the first event.
+  void expect(int64_t choices) { choices_ = choices; }
   bool all_finished() const { return choices_ == 0; }
 
   // Ends the call: logs and counts it. False if it has already ended.

@@ -74,6 +74,55 @@ size_t json_bytes(const v1::Chat& in) {
   return bytes;
 }
 
+// The name in {"type": "function", "function": {"name": ...}} or {"name": ...}; else empty.
+// REQUIRES: `tool` is a JSON object.
+std::string name_of(const std::string& tool) {
+  const nlohmann::json json = nlohmann::json::parse(tool, nullptr, /*allow_exceptions=*/false);
+  const auto function = json.find("function");
+  const nlohmann::json& named = function != json.end() && function->is_object() ? *function : json;
+  const auto name = named.find("name");
+  return name != named.end() && name->is_string() ? name->get<std::string>() : std::string();
+}
+
+void tools_from(const v1::Chat& in, ChatPrompt* out, Violations* wrong) {
+  if (in.tools_size() > kMaxTools) {
+    wrong->add(out_of_range("chat.tools", absl::StrCat(in.tools_size(), " of them"),
+                            absl::StrCat("at most ", kMaxTools)));
+    return;
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < in.tools_size(); ++i) {
+    const bool object = check_object(absl::StrCat("chat.tools[", i, "]"), in.tools(i), wrong);
+    names.push_back(object ? name_of(in.tools(i)) : "");
+  }
+  for (int i = 0; i < in.allowed_tools_size(); ++i) {
+    if (std::ranges::find(names, in.allowed_tools(i)) != names.end()) continue;
+    wrong->add(out_of_range(absl::StrCat("chat.allowed_tools[", i, "]"), "another name",
+                            "a name of chat.tools"));
+    return;
+  }
+  switch (in.tool_choice()) {
+    case v1::TOOL_CHOICE_NONE:
+      return;
+    case v1::TOOL_CHOICE_UNSPECIFIED:
+    case v1::TOOL_CHOICE_AUTO:
+      break;
+    default:
+      wrong->add(out_of_range("chat.tool_choice", v1::ToolChoice_Name(in.tool_choice()),
+                              "TOOL_CHOICE_NONE, TOOL_CHOICE_AUTO"));
+  }
+  std::vector<absl::string_view> shown;
+  for (int i = 0; i < in.tools_size(); ++i) {
+    const std::string& name = names[static_cast<size_t>(i)];
+    const auto& allowed = in.allowed_tools();
+    if (!allowed.empty() && std::ranges::find(allowed, name) == allowed.end()) continue;
+    shown.emplace_back(in.tools(i));
+    if (!name.empty()) out->tool_names.push_back(name);
+  }
+  if (!shown.empty()) out->tools_json = absl::StrCat("[", absl::StrJoin(shown, ","), "]");
+  if (in.has_parallel_tool_calls()) out->parallel_tool_calls = in.parallel_tool_calls();
+}
+
 }  // namespace
 
 ChatPrompt chat_prompt_from(const v1::Chat& in, Violations* wrong) {
@@ -93,14 +142,7 @@ ChatPrompt chat_prompt_from(const v1::Chat& in, Violations* wrong) {
   }
   out.messages_json = absl::StrCat("[", absl::StrJoin(messages, ","), "]");
 
-  if (in.tools_size() > kMaxTools) {
-    wrong->add(out_of_range("chat.tools", absl::StrCat(in.tools_size(), " of them"),
-                            absl::StrCat("at most ", kMaxTools)));
-  }
-  for (int i = 0; i < std::min(in.tools_size(), kMaxTools); ++i) {
-    check_object(absl::StrCat("chat.tools[", i, "]"), in.tools(i), wrong);
-  }
-  if (!in.tools().empty()) out.tools_json = absl::StrCat("[", absl::StrJoin(in.tools(), ","), "]");
+  tools_from(in, &out, wrong);
 
   if (!in.template_args().empty()) {
     check_object("chat.template_args", in.template_args(), wrong);

@@ -34,7 +34,9 @@ class CompleteResponseBuilder {
   void add(const Chunk& event) {
     v1::Choice* const choice = choice_at(event.index);
     choice->mutable_text()->append(event.text);
-    bytes_ += event.text.size();
+    choice->mutable_reasoning()->append(event.reasoning);
+    bytes_ += event.text.size() + event.reasoning.size();
+    for (const CallPart& part : event.tool_calls) add_call(part, choice);
     if (!with_tokens_) return;
     for (const TokenInfo& token : event.tokens) {
       v1::Token* const added = choice->add_tokens();
@@ -51,6 +53,19 @@ class CompleteResponseBuilder {
   size_t bytes() const { return bytes_; }  // approximate size
 
  private:
+  // Broken calls are removed: their text is content.
+  void add_call(const CallPart& part, v1::Choice* choice) {
+    if (!part.name.empty()) {
+      v1::ToolCall* const call = choice->add_tool_calls();
+      *call = call_to_proto(part);
+      call->set_index(choice->tool_calls_size() - 1);
+    } else if (!part.arguments.empty()) {
+      choice->mutable_tool_calls()->rbegin()->mutable_arguments()->append(part.arguments);
+    }
+    bytes_ += part.id.size() + part.name.size() + part.arguments.size();
+    if (part.broken) choice->mutable_tool_calls()->RemoveLast();
+  }
+
   v1::Choice* choice_at(int index) {
     while (response_.choices_size() <= index) {
       response_.add_choices()->set_index(response_.choices_size() - 1);

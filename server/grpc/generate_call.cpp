@@ -68,11 +68,23 @@ void GenerateCall::arrived(bool ok) {
   streams_.enter();
   accept(record_.state, method_, arrivals_, streams_);
   record_.info = begin_call("Generate", record_.state, context_);
+  const absl::Status admitted = admit();
+  if (admitted.ok()) {
+    cancel_after(kRequestTime, &context_, &record_.state.timeouts, &request_timeout_);
+    return writer_.Read(&request_, &read_);  // parse() calls leave()
+  }
+  on_failed(admitted);
+  arrivals.leave();
+}
+
+absl::Status GenerateCall::admit() {
   const absl::Status entered = record_.state.calls.enter(record_.info.peer);
   entered_ = entered.ok();
-  if (entered.ok()) return writer_.Read(&request_, &read_);  // parse() calls leave()
-  on_failed(entered);
-  arrivals.leave();
+  TANDEM_RETURN_IF_ERROR(entered);
+  TANDEM_RETURN_IF_ERROR(record_.info.authenticated);
+  TANDEM_ASSIGN_OR_RETURN(memory_, charge_call(record_.state, record_.info, kCallBytes));
+  TANDEM_ASSIGN_OR_RETURN(unread_memory_, charge_call(record_.state, record_.info, 0));
+  return absl::OkStatus();
 }
 
 void GenerateCall::parse() {
@@ -82,13 +94,17 @@ void GenerateCall::parse() {
   arrivals_.leave();
 }
 
-absl::Status GenerateCall::submit() {
-  TANDEM_RETURN_IF_ERROR(record_.info.authenticated);
+absl::StatusOr<CheckedRequest> GenerateCall::parse_request() {
   v1::GenerateRequest message;
-  const absl::Status parsed = parse_message(request_, &message);
+  const absl::Status parsed = parse_message(request_, &message, &memory_);
   request_.Clear();  // frees the receive buffer
   TANDEM_RETURN_IF_ERROR(parsed);
-  TANDEM_ASSIGN_OR_RETURN(CheckedRequest checked, record_.check(message));
+  return record_.check(message);
+}
+
+absl::Status GenerateCall::submit() {
+  TANDEM_ASSIGN_OR_RETURN(CheckedRequest checked, parse_request());
+  memory_.resize(kCallBytes);  // from here on the engine charges the request
   engine_ = checked.engine;
   with_tokens_ = checked.with_tokens;
   token_bytes_ = std::move(checked.token_bytes);
@@ -131,12 +147,17 @@ void GenerateCall::on_failed(const absl::Status& status) {
 
 // Logs before the client can see the end.
 void GenerateCall::end(const absl::Status& status, std::optional<StreamItem> last) {
-  if (record_.end(status)) out_.end(status, std::move(last));
+  if (!record_.end(status)) return;
+  const ServerConfig& config = record_.state.config;
+  cancel_after(answer_time(config.stalled_stream, config.max_unread_bytes), &context_,
+               &record_.state.timeouts, &answer_timeout_);
+  out_.end(status, std::move(last));
 }
 
 // --- Streams thread
 
 void GenerateCall::read(bool ok) {
+  request_timeout_.stop();
   if (ok) return arrivals_.post(&parse_);
   on_failed(no_request());
   arrivals_.leave();
@@ -155,6 +176,10 @@ void GenerateCall::finish(const absl::Status& status) {
 void GenerateCall::done(bool) { out_.done(context_.IsCancelled() && !deadline_imminent(context_)); }
 
 void GenerateCall::release() {
+  request_timeout_.stop();
+  answer_timeout_.stop();
+  memory_.release();
+  unread_memory_.release();
   if (entered_) record_.state.calls.leave(record_.info.peer);
   CallThread& streams = streams_;
   self_.reset();  // may destroy *this

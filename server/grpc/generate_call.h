@@ -15,9 +15,13 @@
 #include <memory>
 #include <optional>
 
+#include "engine/base/memory_account.h"
 #include "server/edge/stream_out.h"
+#include "server/edge/timeouts.h"
+#include "server/grpc/call_memory.h"
 #include "server/grpc/call_record.h"
 #include "server/grpc/call_thread.h"
+#include "server/grpc/call_timeout.h"
 #include "server/grpc/pending_chunk.h"
 #include "server/grpc/raw_service.h"
 #include "server/grpc/response_to_proto.h"
@@ -72,7 +76,9 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
 
   // On the arrivals thread:
   void arrived(bool ok);
+  absl::Status admit();  // everything that is checked before the client's message is read
   void parse();
+  absl::StatusOr<CheckedRequest> parse_request();
   absl::Status submit();
 
   // Events of the engine:
@@ -94,6 +100,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   void pause() override { engine_->pause(id_); }
   void resume() override { engine_->resume(id_); }
   void cancel() override { engine_->cancel(id_); }
+  void hold(int64_t bytes) override { unread_memory_.resize(bytes); }
   void write(StreamItem item) override;
   void write_last(StreamItem item) override;
   void finish(const absl::Status& status) override;
@@ -112,6 +119,9 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   Step work_{this, &GenerateCall::work};
   StreamOut<StreamItem> out_;
   bool entered_ = false;  // counted in state.calls
+  Timeouts::Timeout request_timeout_, answer_timeout_;
+  MemoryAccount::Charge memory_;         // of the call and its request
+  MemoryAccount::Charge unread_memory_;  // resized under the stream's lock
 
   CallRecord record_;  // its `info` is set before any operation starts
                        // Set before the sink starts:

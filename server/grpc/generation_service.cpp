@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "server/edge/peer.h"
 #include "server/grpc/call_record.h"
 #include "server/grpc/complete_response.h"
 #include "server/grpc/generate_call.h"
@@ -17,12 +18,14 @@ namespace {
 
 using Call = std::shared_ptr<UnaryCall>;
 
+// Tags and lengths of the two texts of a token.
+constexpr size_t kStringsOfToken = 4;
+
 // The common first steps of the unary methods.
 template <class Request>
 absl::StatusOr<Engine*> open(UnaryCall& call, ServerState& state, const grpc::ByteBuffer& bytes,
                              Request* request) {
-  TANDEM_RETURN_IF_ERROR(call.info.authenticated);
-  TANDEM_RETURN_IF_ERROR(parse_message(bytes, request));
+  TANDEM_RETURN_IF_ERROR(call.parse(bytes, request));
   call.summary.model = request->model();
   return state.ready_engine();
 }
@@ -50,7 +53,7 @@ class CompleteSink final : public Sink {
     }
     if (too_long_) return;
     response_.add(event);
-    const absl::Status fits = call_->check_size(response_.bytes());
+    const absl::Status fits = call_->hold_answer(response_.bytes());
     if (fits.ok()) return;
     too_long_ = true;
     response_ = {};
@@ -78,9 +81,8 @@ class CompleteSink final : public Sink {
 };
 
 absl::Status start_complete(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
-  TANDEM_RETURN_IF_ERROR(call->info.authenticated);
   v1::GenerateRequest message;
-  TANDEM_RETURN_IF_ERROR(parse_message(bytes, &message));
+  TANDEM_RETURN_IF_ERROR(call->parse(bytes, &message));
   TANDEM_ASSIGN_OR_RETURN(CheckedRequest checked,
                           check_request(message, state, &call->info, &call->summary));
   const auto sink = std::make_shared<CompleteSink>(call, checked);
@@ -90,12 +92,21 @@ absl::Status start_complete(const Call& call, ServerState& state, const grpc::By
   return absl::OkStatus();
 }
 
-v1::ScoreResponse score_to_proto(const ScoreResult& in, const TokenBytes& token_bytes) {
+// Stops when the answer exceeds a limit.
+absl::StatusOr<v1::ScoreResponse> score_to_proto(const ScoreResult& in,
+                                                 const TokenBytes& token_bytes, UnaryCall* call) {
   v1::ScoreResponse out;
-  for (const TokenInfo& token : in.prompt)
-    token_to_proto(token, token_bytes, out.add_prompt_tokens());
+  size_t wire_bytes = 0;
+  const auto add = [&](const TokenInfo& token, v1::Token* place) {
+    token_to_proto(token, token_bytes, place);
+    wire_bytes += place->ByteSizeLong();
+    return call->hold_answer(wire_bytes);
+  };
+  for (const TokenInfo& token : in.prompt) {
+    TANDEM_RETURN_IF_ERROR(add(token, out.add_prompt_tokens()));
+  }
   for (const TokenInfo& token : in.continuation) {
-    token_to_proto(token, token_bytes, out.add_continuation_tokens());
+    TANDEM_RETURN_IF_ERROR(add(token, out.add_continuation_tokens()));
   }
   out.set_total_logprob(in.total_logprob);
   usage_to_proto(in.usage, out.mutable_usage());
@@ -109,6 +120,7 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
   TANDEM_ASSIGN_OR_RETURN(ScoreRequest request, score_request_from(message));
   request.request_id = call->info.request_id;
   request.client = call->info.client;
+  request.host = host_of(call->info.peer);
   request.deadline = call->info.deadline;
   const TokenBytes token_bytes = [engine, model = request.model](Token id) {
     return engine->token_bytes(model, id);
@@ -117,9 +129,10 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
   const RequestId id =
       engine->score(std::move(request), [call, token_bytes](absl::StatusOr<ScoreResult> result) {
         if (!result.ok()) return call->fail(classify_cancellation(result.status(), call->info));
-        v1::ScoreResponse answer = score_to_proto(*result, token_bytes);
-        answer.set_request_id(call->info.request_id);
-        call->finish(answer);
+        auto answer = score_to_proto(*result, token_bytes, call.get());
+        if (!answer.ok()) return call->fail(answer.status());
+        answer->set_request_id(call->info.request_id);
+        call->finish(*answer);
       });
   call->on_cancel([engine, id] { engine->cancel(id); });
   return absl::OkStatus();
@@ -130,17 +143,24 @@ absl::Status start_tokenize(const Call& call, ServerState& state, const grpc::By
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
   TANDEM_ASSIGN_OR_RETURN(TokenizeRequest request, tokenize_request_from(message));
   request.client = call->info.client;
+  request.host = host_of(call->info.peer);
   request.deadline = call->info.deadline;
   call->summary.reached_engine = true;
   const auto done = [call, engine, model = request.model, texts = message.return_token_texts()](
                         const absl::StatusOr<std::vector<Token>>& tokens) {
     if (!tokens.ok()) return call->fail(classify_cancellation(tokens.status(), call->info));
     v1::TokenizeResponse answer;
+    size_t wire_bytes = 0;
     for (const Token token : *tokens) {
       answer.add_token_ids(token);
-      if (!texts) continue;
-      const std::string& bytes = *answer.add_token_bytes() = engine->token_bytes(model, token);
-      answer.add_token_texts(to_valid_utf8(bytes));
+      ++wire_bytes;
+      if (texts) {
+        const std::string& bytes = *answer.add_token_bytes() = engine->token_bytes(model, token);
+        const std::string& text = *answer.add_token_texts() = to_valid_utf8(bytes);
+        wire_bytes += bytes.size() + text.size() + kStringsOfToken;
+      }
+      const absl::Status held = call->hold_answer(wire_bytes);
+      if (!held.ok()) return call->fail(held);
     }
     call->finish(answer);
   };
@@ -156,6 +176,7 @@ absl::Status start_detokenize(const Call& call, ServerState& state, const grpc::
   DetokenizeRequest request;
   request.model = message.model();
   request.client = call->info.client;
+  request.host = host_of(call->info.peer);
   request.token_ids.assign(message.token_ids().begin(), message.token_ids().end());
   if (message.has_skip_special_tokens())
     request.skip_special_tokens = message.skip_special_tokens();

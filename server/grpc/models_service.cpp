@@ -49,18 +49,16 @@ absl::StatusOr<v1::ListModelsResponse> page_of(const std::vector<DeploymentInfo>
 
 absl::StatusOr<v1::ListModelsResponse> list_models(UnaryCall& call, const ServerState& state,
                                                    const grpc::ByteBuffer& bytes) {
-  TANDEM_RETURN_IF_ERROR(call.info.authenticated);
   v1::ListModelsRequest request;
-  TANDEM_RETURN_IF_ERROR(parse_message(bytes, &request));
+  TANDEM_RETURN_IF_ERROR(call.parse(bytes, &request));
   TANDEM_ASSIGN_OR_RETURN(const Engine* const engine, loaded_engine(state));
   return page_of(engine->deployments(), request);
 }
 
 absl::StatusOr<v1::Model> get_model(UnaryCall& call, const ServerState& state,
                                     const grpc::ByteBuffer& bytes) {
-  TANDEM_RETURN_IF_ERROR(call.info.authenticated);
   v1::GetModelRequest request;
-  TANDEM_RETURN_IF_ERROR(parse_message(bytes, &request));
+  TANDEM_RETURN_IF_ERROR(call.parse(bytes, &request));
   call.summary.model = request.model();
   TANDEM_RETURN_IF_ERROR(check_model_name(request.model()));
   TANDEM_ASSIGN_OR_RETURN(const Engine* const engine, loaded_engine(state));

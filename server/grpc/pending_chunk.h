@@ -1,5 +1,5 @@
-// A chunk that waits to be sent: its text, and its tokens in wire format. A waiting stream thus
-// holds no protobuf messages, and chunks are merged by appending.
+// A chunk that waits to be sent: its texts, and its tokens and calls in wire format. A waiting
+// stream thus holds no protobuf messages, and chunks are merged by appending.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -23,8 +23,10 @@ class PendingChunk {
 
   int index() const { return index_; }
   size_t tokens() const { return count_; }
-  bool empty() const { return text_.empty() && tokens_.empty(); }
-  size_t bytes() const { return text_.size() + tokens_.size(); }  // approximate wire size
+  bool empty() const { return bytes() == 0; }
+  size_t bytes() const {  // approximate wire size
+    return text_.size() + tokens_.size() + reasoning_.size() + calls_.size();
+  }
 
   // A v1::GenerateResponse with a v1::Chunk.
   grpc::ByteBuffer to_buffer() const;
@@ -34,6 +36,8 @@ class PendingChunk {
   size_t count_ = 0;
   std::string text_;
   std::string tokens_;  // fields `tokens` of a v1::Chunk
+  std::string reasoning_;
+  std::string calls_;  // fields `tool_calls`
 };
 
 }  // namespace tandem

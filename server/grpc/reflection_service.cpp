@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "grpc/reflection/v1alpha/reflection.pb.h"
+#include "server/grpc/call_timeout.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/raw_message.h"
 
@@ -68,17 +69,25 @@ void list_extensions(const std::string& type, ServerReflectionResponse* out) {
 // One stream of alternating requests and responses. Owns itself until OnDone().
 class ReflectionService::Call final : public RawReactor {
  public:
-  Call(ReflectionService* service, std::string peer) : service_(*service), peer_(std::move(peer)) {}
+  Call(ReflectionService* service, grpc::CallbackServerContext* context)
+      : service_(*service), peer_(context->peer()), context_(*context) {}
 
   void start() {
     const absl::Status entered = service_.calls_.enter(peer_);
     entered_ = entered.ok();
     if (!entered_) return Finish(to_grpc(entered, ""));
-    StartRead(&request_);
+    read();
   }
 
  private:
+  // Each request and each response has a time limit.
+  void limit_time() { cancel_after(kRequestTime, &context_, &service_.timeouts_, &timeout_); }
+  void read() {
+    limit_time();
+    StartRead(&request_);
+  }
   void OnReadDone(bool ok) override {
+    timeout_.stop();
     if (!ok) return Finish(grpc::Status::OK);  // no further request
     if (request_.Length() > kMaxRequest) {
       return Finish(to_grpc(out_of_range("request", absl::StrCat(request_.Length(), " bytes"),
@@ -90,32 +99,38 @@ class ReflectionService::Call final : public RawReactor {
     request_.Clear();
     if (!parsed.ok()) return Finish(to_grpc(parsed, ""));
     response_ = to_buffer(service_.answer(message));
+    limit_time();
     StartWrite(&response_);
   }
   void OnWriteDone(bool ok) override {
+    timeout_.stop();
     if (!ok) return Finish(grpc::Status::CANCELLED);
-    StartRead(&request_);
+    read();
   }
   void OnDone() override {
+    timeout_.stop();
     if (entered_) service_.calls_.leave(peer_);
     delete this;
   }
 
   ReflectionService& service_;
   const std::string peer_;
+  grpc::CallbackServerContext& context_;  // until OnDone()
+  Timeouts::Timeout timeout_;
   bool entered_ = false;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer response_;
 };
 
-ReflectionService::ReflectionService(std::vector<std::string> services, OpenCalls* calls)
-    : services_(std::move(services)), calls_(*calls) {
+ReflectionService::ReflectionService(std::vector<std::string> services, OpenCalls* calls,
+                                     Timeouts* timeouts)
+    : services_(std::move(services)), calls_(*calls), timeouts_(*timeouts) {
   // Links the v1alpha proto, so that it can be described.
   (void)grpc::reflection::v1alpha::ServerReflectionRequest::descriptor();
   for (const char* path : {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
                            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
     add_method(path, [this](grpc::CallbackServerContext* context) {
-      auto* const call = new Call(this, context->peer());
+      auto* const call = new Call(this, context);
       call->start();
       return call;
     });

@@ -11,6 +11,7 @@
 
 #include "grpc/reflection/v1/reflection.pb.h"
 #include "server/edge/open_calls.h"
+#include "server/edge/timeouts.h"
 #include "server/grpc/raw_service.h"
 
 namespace tandem {
@@ -20,8 +21,8 @@ class ReflectionService final : public RawService {
   static constexpr size_t kMaxRequest = 4096;  // bytes
 
   // `services`: full names of the services to list. Every linked proto can be described. `calls`
-  // outlives this.
-  ReflectionService(std::vector<std::string> services, OpenCalls* calls);
+  // and `timeouts` outlive this.
+  ReflectionService(std::vector<std::string> services, OpenCalls* calls, Timeouts* timeouts);
 
   // The response to one request of a stream.
   grpc::reflection::v1::ServerReflectionResponse answer(
@@ -32,6 +33,7 @@ class ReflectionService final : public RawService {
 
   const std::vector<std::string> services_;
   OpenCalls& calls_;
+  Timeouts& timeouts_;
 };
 
 }  // namespace tandem

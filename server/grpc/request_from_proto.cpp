@@ -246,6 +246,7 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   out.logprobs = in.logprobs() || in.top_logprobs() > 0;
   out.raw_logprobs = in.raw_logprobs();
   out.include_eos_token = in.include_eos_token();
+  out.raw_text = in.raw_text();
   check_offered(in, wrong);
   TANDEM_RETURN_IF_ERROR(violations.status());
   return out;

@@ -118,6 +118,16 @@ void token_to_proto(const TokenInfo& in, const TokenBytes& bytes_of, v1::Token* 
   }
 }
 
+v1::ToolCall call_to_proto(const CallPart& in) {
+  v1::ToolCall out;
+  out.set_index(in.index);
+  out.set_id(in.id);
+  out.set_name(in.name);
+  out.set_arguments(in.arguments);
+  out.set_broken(in.broken);
+  return out;
+}
+
 v1::Started started_to_proto(const Started& in) {
   v1::Started out;
   out.set_request_id(in.request_id);
@@ -131,6 +141,7 @@ void usage_to_proto(const Usage& in, v1::Usage* out) {
   out->set_prompt_tokens(narrow(in.prompt_tokens));
   out->set_cached_tokens(narrow(in.cached_tokens));
   out->set_completion_tokens(narrow(in.completion_tokens));
+  out->set_reasoning_tokens(narrow(in.reasoning_tokens));
 }
 
 v1::Finished finished_to_proto(const Finished& in, double time_to_first_token) {
@@ -139,6 +150,7 @@ v1::Finished finished_to_proto(const Finished& in, double time_to_first_token) {
   out.set_finish_reason(finish_reason_to_proto(in.reason));
   out.set_stop_sequence(in.stop_sequence);
   out.set_seed(in.seed);
+  out.set_tool_calls(in.tool_calls);
   usage_to_proto(in.usage, out.mutable_usage());
   stats_to_proto(in.method, in.stats, in.usage.completion_tokens, out.mutable_stats());
   out.mutable_stats()->set_time_to_first_token_seconds(time_to_first_token);

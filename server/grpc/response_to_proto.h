@@ -19,6 +19,7 @@ v1::Source source_to_proto(Source source);
 using TokenBytes = std::function<std::string(Token)>;
 
 void token_to_proto(const TokenInfo& in, const TokenBytes& bytes_of, v1::Token* out);
+v1::ToolCall call_to_proto(const CallPart& in);
 v1::Started started_to_proto(const Started& in);
 // `time_to_first_token`: seconds; 0 without tokens.
 v1::Finished finished_to_proto(const Finished& in, double time_to_first_token);

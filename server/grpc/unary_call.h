@@ -15,9 +15,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/memory_account.h"
 #include "engine/base/mutex.h"
 #include "engine/base/status.h"
+#include "server/edge/timeouts.h"
 #include "server/grpc/call_info.h"
+#include "server/grpc/call_memory.h"
+#include "server/grpc/call_timeout.h"
 #include "server/grpc/complete_response.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/raw_message.h"
@@ -37,13 +41,13 @@ class UnaryCall final : public RawReactor {
                           grpc::CallbackServerContext* context, Start start) {
     const std::shared_ptr<UnaryCall> call(new UnaryCall(method, state, *context, std::move(start)));
     call->self_ = call;
-    const absl::Status entered = state.calls.enter(call->info.peer);
-    call->entered_ = entered.ok();
-    if (entered.ok()) {
-      call->StartRead(&call->request_);
-    } else {
-      call->fail(entered);
+    const absl::Status admitted = call->admit();
+    if (!admitted.ok()) {
+      call->fail(admitted);
+      return call.get();
     }
+    cancel_after(kRequestTime, context, &state.timeouts, &call->request_timeout_);
+    call->StartRead(&call->request_);
     return call.get();
   }
 
@@ -63,10 +67,29 @@ class UnaryCall final : public RawReactor {
     stop();
   }
 
+  // Parses the request and charges its memory. Call in `start` only.
+  template <class Message>
+  absl::Status parse(const grpc::ByteBuffer& request, Message* out) {
+    return parse_message(request, out, &request_memory_);
+  }
+
+  // Charges the memory of an answer that is being made, given its size on the wire so far.
+  // RESOURCE_EXHAUSTED: it exceeds the limit of an answer, or that of memory. Not thread-safe.
+  absl::Status hold_answer(size_t wire_bytes) {
+    TANDEM_RETURN_IF_ERROR(check_response_size(wire_bytes, state_.config.max_send_bytes));
+    // In steps, because the account is shared.
+    const int64_t bytes = kAnswerFactor * static_cast<int64_t>(wire_bytes);
+    if (bytes / kAnswerStep == answer_memory_.bytes() / kAnswerStep) return absl::OkStatus();
+    return answer_memory_.try_resize(bytes);
+  }
+
   template <class Message>
   void finish(const Message& message) {
+    const size_t bytes = message.ByteSizeLong();
+    if (const absl::Status held = hold_answer(bytes); !held.ok()) return fail(held);
     const grpc::ByteBuffer answer = to_buffer(message);
-    end(check_size(answer.Length()), answer);
+    answer_memory_.resize(static_cast<int64_t>(bytes));  // the message ends soon, the buffer later
+    end(absl::OkStatus(), answer);
   }
   void fail(const absl::Status& status) { end(status, {}); }
   // Fails and stops the producer.
@@ -76,15 +99,26 @@ class UnaryCall final : public RawReactor {
     if (stop) stop();
   }
 
-  // RESOURCE_EXHAUSTED if a response of this size exceeds the limit.
-  absl::Status check_size(size_t bytes) const {
-    return check_response_size(bytes, state_.config.max_send_bytes);
-  }
-
  private:
-  UnaryCall(const char* method, ServerState& state, const grpc::CallbackServerContext& context,
+  static constexpr int64_t kAnswerStep = 4 << 10;
+
+  UnaryCall(const char* method, ServerState& state, grpc::CallbackServerContext& context,
             Start start)
-      : info(begin_call(method, state, context)), state_(state), start_(std::move(start)) {}
+      : info(begin_call(method, state, context)),
+        state_(state),
+        context_(context),
+        start_(std::move(start)) {}
+
+  // Everything that is checked before the client's message is read.
+  absl::Status admit() {
+    const absl::Status entered = state_.calls.enter(info.peer);
+    entered_ = entered.ok();
+    TANDEM_RETURN_IF_ERROR(entered);
+    TANDEM_RETURN_IF_ERROR(info.authenticated);
+    TANDEM_ASSIGN_OR_RETURN(request_memory_, charge_call(state_, info, kCallBytes));
+    TANDEM_ASSIGN_OR_RETURN(answer_memory_, charge_call(state_, info, 0));
+    return absl::OkStatus();
+  }
 
   void end(const absl::Status& status, const grpc::ByteBuffer& answer) {
     {
@@ -96,6 +130,9 @@ class UnaryCall final : public RawReactor {
     }
     end_call(state_, info, status, summary);
     if (status.ok()) {
+      const auto bytes = static_cast<int64_t>(answer.Length());
+      cancel_after(answer_time(state_.config.stalled_stream, bytes), &context_, &state_.timeouts,
+                   &answer_timeout_);
       StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
     } else {
       Finish(to_grpc(status, info.request_id));
@@ -104,9 +141,14 @@ class UnaryCall final : public RawReactor {
 
   void OnReadDone(bool ok) override {
     const std::shared_ptr<UnaryCall> call = self_;
+    request_timeout_.stop();
     if (!ok) return fail(classify_cancellation(no_request(), info));
     const absl::Status status = start_(call, state_, request_);
     request_.Clear();  // frees the receive buffer
+    {
+      const MutexLock lock(&mutex_);
+      if (!over_) request_memory_.resize(kCallBytes);
+    }
     if (!status.ok()) fail(status);
   }
 
@@ -124,16 +166,29 @@ class UnaryCall final : public RawReactor {
 
   void OnDone() override {
     const std::shared_ptr<UnaryCall> last = std::move(self_);  // may destroy *this on return
+    request_timeout_.stop();
+    answer_timeout_.stop();
+    {
+      const MutexLock lock(&mutex_);
+      over_ = true;
+      request_memory_.release();
+    }
+    answer_memory_.release();
     if (entered_) state_.calls.leave(info.peer);
   }
 
   ServerState& state_;
+  grpc::CallbackServerContext& context_;  // until OnDone()
   const Start start_;
   bool entered_ = false;
   grpc::ByteBuffer request_;  // until it is parsed
   grpc::ByteBuffer response_;
   std::shared_ptr<UnaryCall> self_;
+  Timeouts::Timeout request_timeout_, answer_timeout_;
+  MemoryAccount::Charge request_memory_;  // of the call and its request
+  MemoryAccount::Charge answer_memory_;   // of the producer until finish(), then until OnDone()
   Mutex mutex_;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;  // after OnDone()
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> stop_ ABSL_GUARDED_BY(mutex_);

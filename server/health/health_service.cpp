@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "server/edge/peer.h"
+#include "server/grpc/call_timeout.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/raw_message.h"
 
@@ -43,8 +44,8 @@ grpc::ByteBuffer answer(Serving status) {
 // The common part of checks and watches: counts the call and reads the name of the service.
 class HealthService::Call : public RawReactor {
  public:
-  Call(HealthService* owner, std::string peer)
-      : service(*owner), peer_(std::move(peer)), host_(host_of(peer_)) {}
+  Call(HealthService* owner, grpc::CallbackServerContext* context)
+      : service(*owner), peer_(context->peer()), host_(host_of(peer_)), context_(*context) {}
 
   const std::string& host() const { return host_; }
 
@@ -53,6 +54,7 @@ class HealthService::Call : public RawReactor {
     const absl::Status entered = service.calls_.enter(peer_);
     entered_ = entered.ok();
     if (entered.ok()) {
+      limit_time();
       StartRead(&request_);
     } else {
       refuse(entered);
@@ -63,8 +65,12 @@ class HealthService::Call : public RawReactor {
   virtual void on_request(const std::string& name) = 0;
   virtual void refuse(const absl::Status& status) = 0;
 
+  // Cancels the call unless its request arrives, or its answer is read, in time.
+  void limit_time() { cancel_after(kRequestTime, &context_, &service.timeouts_, &timeout_); }
+
   // For OnDone.
   void leave() {
+    timeout_.stop();
     if (entered_) service.calls_.leave(peer_);
   }
 
@@ -72,21 +78,28 @@ class HealthService::Call : public RawReactor {
 
  private:
   void OnReadDone(bool ok) override {
+    timeout_.stop();
     if (!ok) return refuse(no_message());
+    // Larger requests are not parsed.
+    constexpr size_t kTagAndLength = 3;
+    if (request_.Length() > kMaxName + kTagAndLength) return refuse(too_long(request_.Length()));
     HealthCheckRequest message;
     const absl::Status parsed = parse_message(request_, &message);
     request_.Clear();
     if (!parsed.ok()) return refuse(parsed);
-    if (message.service().size() > kMaxName) {
-      return refuse(out_of_range("service", absl::StrCat(message.service().size(), " bytes"),
-                                 absl::StrCat("at most ", kMaxName)));
-    }
+    if (message.service().size() > kMaxName) return refuse(too_long(message.service().size()));
     on_request(message.service());
   }
 
+  static absl::Status too_long(size_t bytes) {
+    return out_of_range("service", absl::StrCat(bytes, " bytes"),
+                        absl::StrCat("at most ", kMaxName));
+  }
   static absl::Status no_message() { return absl::CancelledError("the client sent no request"); }
 
   const std::string peer_, host_;
+  grpc::CallbackServerContext& context_;  // until OnDone()
+  Timeouts::Timeout timeout_;
   bool entered_ = false;
   grpc::ByteBuffer request_;
 };
@@ -101,6 +114,7 @@ class HealthService::CheckCall final : public Call {
     const Serving status = status_of(service.services_(), name);
     if (status == HealthCheckResponse::SERVICE_UNKNOWN) return refuse(unknown_service());
     response_ = answer(status);
+    limit_time();
     StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
   }
   void refuse(const absl::Status& status) override { Finish(to_grpc(status, "")); }
@@ -118,8 +132,8 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
  public:
   using Call::Call;
 
-  static RawReactor* create(HealthService* service, std::string peer) {
-    const auto call = std::make_shared<WatchCall>(service, std::move(peer));
+  static RawReactor* create(HealthService* service, grpc::CallbackServerContext* context) {
+    const auto call = std::make_shared<WatchCall>(service, context);
     call->self_ = call;
     call->start();
     return call.get();
@@ -186,15 +200,15 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
 };
 
 HealthService::HealthService(std::function<std::map<std::string, bool>()> services,
-                             OpenCalls* calls)
-    : services_(std::move(services)), calls_(*calls) {
+                             OpenCalls* calls, Timeouts* timeouts)
+    : services_(std::move(services)), calls_(*calls), timeouts_(*timeouts) {
   add_method("/grpc.health.v1.Health/Check", [this](grpc::CallbackServerContext* context) {
-    auto* const call = new CheckCall(this, context->peer());
+    auto* const call = new CheckCall(this, context);
     call->start();
     return call;
   });
   add_method("/grpc.health.v1.Health/Watch", [this](grpc::CallbackServerContext* context) {
-    return WatchCall::create(this, context->peer());
+    return WatchCall::create(this, context);
   });
 }
 HealthService::~HealthService() = default;

@@ -14,6 +14,7 @@
 #include "engine/base/mutex.h"
 #include "grpc/health/v1/health.pb.h"
 #include "server/edge/open_calls.h"
+#include "server/edge/timeouts.h"
 #include "server/grpc/raw_service.h"
 
 namespace tandem {
@@ -23,8 +24,10 @@ class HealthService final : public RawService {
   static constexpr size_t kMaxName = 128;  // bytes of a service name
   static constexpr int kMaxWatches = 128;  // per host: host_share()
 
-  // `services`: name -> whether it is served. Thread-safe; outlives this, as does `calls`.
-  HealthService(std::function<std::map<std::string, bool>()> services, OpenCalls* calls);
+  // `services`: name -> whether it is served. Thread-safe; outlives this, as do `calls` and
+  // `timeouts`.
+  HealthService(std::function<std::map<std::string, bool>()> services, OpenCalls* calls,
+                Timeouts* timeouts);
   ~HealthService() override;
 
   // Updates all watches from `services`.
@@ -43,6 +46,7 @@ class HealthService final : public RawService {
 
   const std::function<std::map<std::string, bool>()> services_;
   OpenCalls& calls_;
+  Timeouts& timeouts_;
   Mutex mutex_;
   std::set<std::shared_ptr<WatchCall>> watches_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -8,9 +8,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/host/requests/ingress.h"
 #include "server/edge/peer.h"
 #include "server/edge/status_text.h"
 #include "server/grpc/call_info.h"
@@ -24,6 +26,9 @@ namespace {
 
 constexpr size_t kMaxMessage = 4000;
 constexpr char kModels[] = "/v1/models";
+constexpr int kBodyThreads = 2;
+// The memory of the largest body, parsed, fits into a client's share of the account this often.
+constexpr int64_t kBodiesPerClient = 4;
 
 // Sends a response that another thread made.
 class PostedResponse final : public HttpServer::Work {
@@ -86,11 +91,10 @@ absl::StatusOr<std::string> models_answer(const ServerState& state, const std::s
   return openai::models_json(all, created);
 }
 
-void refuse(HttpExchange& exchange, const absl::Status& status, int http_status,
-            HttpHeaders headers = {}) {
+HttpReply refusal_of(const absl::Status& status, int http_status, HttpHeaders headers = {}) {
   OpenAiError error = openai_error(status, "");
   for (auto& header : headers) error.headers.push_back(std::move(header));
-  exchange.respond(http_status, error.headers, error.body);
+  return {http_status, std::move(error.headers), std::move(error.body)};
 }
 
 // Any page in a browser on this machine may send other types, but not this one.
@@ -99,25 +103,19 @@ bool is_json_type(const std::string& type) {
                                 "application/json");
 }
 
-// Whether a Host header names this machine. Protects against DNS rebinding: a page's own host name
-// may resolve to this machine, but a browser sends that name in Host.
-bool is_local_name(absl::string_view host) {
-  host = host.substr(0, host.rfind(']') == host.npos ? host.rfind(':') : host.rfind(']') + 1);
-  const bool digits = host.find_first_not_of("0123456789.") == host.npos;
-  return host == "localhost" || host == "[::1]" || (digits && absl::StartsWith(host, "127."));
-}
-
-HttpServer::Bounds bounds_of(const ServerConfig& config, size_t connections) {
+HttpServer::Bounds bounds_of(const ServerConfig& config, const MemoryAccount& account,
+                             size_t connections) {
   HttpServer::Bounds out;
   out.connections = connections;
   out.head_bytes = static_cast<size_t>(config.max_metadata_bytes);
-  out.held_bytes = static_cast<size_t>(config.max_transport_bytes);
-  // A request above one host's share would get 429 for ever.
-  out.body_bytes = std::min(static_cast<size_t>(config.max_receive_bytes),
-                            host_share(out.held_bytes) - out.head_bytes);
+  // A larger body would get 429 for ever.
+  out.body_bytes = static_cast<size_t>(
+      std::min<int64_t>(config.max_receive_bytes, account.client_limit() / kBodiesPerClient));
   out.head_time = config.handshake_timeout;
   out.idle_time = config.max_connection_idle;
+  out.end_time = config.stalled_stream;
   out.age = config.max_connection_age;
+  out.age_grace = config.max_connection_age_grace;
   return out;
 }
 
@@ -149,61 +147,111 @@ absl::StatusOr<std::unique_ptr<OpenAiApi>> OpenAiApi::start(const std::string& a
   return std::unique_ptr<OpenAiApi>(new OpenAiApi(std::move(listener), bounds, state));
 }
 
+const OpenAiApi::Route OpenAiApi::kRoutes[] = {
+    {kModels, /*prefix=*/true, "GET", "openai/models", /*json=*/false, /*open=*/false,
+     &OpenAiApi::list_models},
+    {"/v1/completions", false, "POST", "openai/completions", /*json=*/true, /*open=*/false,
+     &OpenAiApi::complete},
+    {"/v1/chat/completions", false, "POST", "openai/chat/completions", /*json=*/true,
+     /*open=*/false, &OpenAiApi::chat},
+};
+
+const OpenAiApi::Route* OpenAiApi::route_of(absl::string_view path) {
+  for (const Route& route : kRoutes) {
+    absl::string_view rest = path;
+    if (!absl::ConsumePrefix(&rest, route.path)) continue;
+    if (rest.empty() || (route.prefix && rest.front() == '/')) return &route;
+  }
+  return nullptr;
+}
+
 // Accepts a few connections above the limit, to reject them with 429.
 OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state)
     : state_(state),
       started_(std::chrono::duration_cast<std::chrono::seconds>(
                    std::chrono::system_clock::now().time_since_epoch())
                    .count()),
-      http_(bounds_of(state.config, bounds.connections),
+      turns_(kBodyThreads, &clock_),
+      http_(bounds_of(state.config, *state.memory, bounds.connections),
             {[this](const auto& exchange) { on_request(exchange); },
-             [](int status) { return openai::error_json(status); }}),
+             [](int status) { return openai::error_json(status); },
+             [this](const HttpMessage& head, const std::string& peer) {
+               return on_head(head, peer);
+             }},
+            state.memory.get()),
       acceptor_(
           std::move(listener), {bounds.connections + 64, bounds.per_host},
           std::max<Duration>(state.config.keepalive_timeout, HttpServer::Bounds().stall_time)) {
+  http_.start();
   acceptor_.start([this](int, int fd) { http_.add_connection(fd); });
 }
 
-void OpenAiApi::on_request(const std::shared_ptr<HttpExchange>& exchange) {
-  const HttpMessage& message = exchange->message;
+std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Route** route) const {
   const ServerConfig& config = state_.config;
-  if (const std::string host = message.header("host");
+  if (const std::string host = head.header("host");
       config.bearer_token_file.empty() && is_loopback(config.openai) && !is_local_name(host)) {
-    return refuse(
-        *exchange,
+    return refusal_of(
         with_reason(out_of_range("Host", quote_value(host),
                                  "localhost, 127.0.0.1 or [::1], because the server listens "
                                  "only locally and needs no token"),
                     "UNKNOWN_HOST"),
         403);
   }
-  const bool chat = message.path == "/v1/chat/completions";
-  const bool models =
-      message.path == kModels || absl::StartsWith(message.path, absl::StrCat(kModels, "/"));
-  if (!chat && !models && message.path != "/v1/completions") {
-    return refuse(*exchange,
-                  with_reason(absl::NotFoundError(absl::StrCat(
-                                  quote_value(message.path),
-                                  ": unknown; allowed: GET /v1/models, POST /v1/completions, "
-                                  "POST /v1/chat/completions")),
-                              "UNKNOWN_URL"),
-                  404);
+  *route = route_of(head.path);
+  if (*route == nullptr) {
+    std::vector<std::string> all;
+    for (const Route& known : kRoutes) all.push_back(absl::StrCat(known.method, " ", known.path));
+    return refusal_of(
+        with_reason(absl::NotFoundError(absl::StrCat(
+                        quote_value(head.path), ": unknown; allowed: ", absl::StrJoin(all, ", "))),
+                    "UNKNOWN_URL"),
+        404);
   }
-  const char* const method = models ? "GET" : "POST";
-  if (message.method != method) {
-    return refuse(*exchange, out_of_range("method", quote_value(message.method), method), 405,
-                  {{"Allow", method}});
+  const char* const method = (*route)->method;
+  if (head.method != method) {
+    return refusal_of(out_of_range("method", quote_value(head.method), method), 405,
+                      {{"Allow", method}});
   }
-  if (models) return list_models(exchange);
-  const std::string type = message.header("content-type");
-  if (!is_json_type(type) || !message.header("content-encoding").empty()) {
-    return refuse(*exchange,
-                  out_of_range("Content-Type", quote_value(type),
-                               "application/json, without a Content-Encoding"),
-                  415);
+  const std::string type = head.header("content-type");
+  if ((*route)->json && (!is_json_type(type) || !head.header("content-encoding").empty())) {
+    return refusal_of(out_of_range("Content-Type", quote_value(type),
+                                   "application/json, without a Content-Encoding"),
+                      415);
   }
-  OpenAiCall::start(chat ? openai::Kind::kChat : openai::Kind::kCompletion, state_, http_, worker_,
-                    exchange);
+  return std::nullopt;
+}
+
+// A request that is refused for its caller is a call: it is logged and counted.
+HttpAdmission OpenAiApi::on_head(const HttpMessage& head, const std::string& peer) {
+  HttpAdmission out;
+  const Route* route = nullptr;
+  out.refusal = check_head(head, &route);
+  if (out.refusal.has_value() || route->open) return out;
+  auto client = state_.authenticator()->identify(head.header("authorization"), peer);
+  const bool drained = client.ok() && route->json && state_.draining.load();
+  if (client.ok() && !drained) {
+    out.client = *std::move(client);
+    return out;
+  }
+  const absl::Status status = drained ? shutting_down() : client.status();
+  const CallInfo info = begin_call(route->call, state_, peer, head.header("authorization"),
+                                   head.header("traceparent"));
+  end_call(state_, info, status, {});
+  OpenAiError error = openai_error(status, info.request_id);
+  out.refusal = {error.status, std::move(error.headers), std::move(error.body)};
+  return out;
+}
+
+void OpenAiApi::on_request(const std::shared_ptr<HttpExchange>& exchange) {
+  (this->*route_of(exchange->message.path)->serve)(exchange);
+}
+
+void OpenAiApi::complete(const std::shared_ptr<HttpExchange>& exchange) {
+  OpenAiCall::start(openai::Kind::kCompletion, state_, http_, turns_, exchange);
+}
+
+void OpenAiApi::chat(const std::shared_ptr<HttpExchange>& exchange) {
+  OpenAiCall::start(openai::Kind::kChat, state_, http_, turns_, exchange);
 }
 
 void OpenAiApi::list_models(const std::shared_ptr<HttpExchange>& exchange) {
@@ -226,8 +274,8 @@ void OpenAiApi::list_models(const std::shared_ptr<HttpExchange>& exchange) {
 }
 
 Duration OpenAiApi::stalled_for() {
-  const Duration longest =
-      std::max({http_pulse_.pulse.overdue(), worker_pulse_.overdue(), acceptor_.since_last_poll()});
+  const Duration longest = std::max({http_pulse_.pulse.overdue(), worker_pulse_.overdue(),
+                                     turns_.longest_running(), acceptor_.since_last_poll()});
   http_pulse_.pulse.ask([this] { http_.post(&http_pulse_); });
   worker_pulse_.ask([this] { worker_.post([this] { worker_pulse_.beat(); }); });
   return longest;
@@ -236,10 +284,12 @@ Duration OpenAiApi::stalled_for() {
 void OpenAiApi::drain() {
   acceptor_.stop();
   http_.drain();
+  turns_.stop(shutting_down());
 }
 
 void OpenAiApi::close() {
   acceptor_.stop();
+  turns_.stop(shutting_down());
   http_.stop();
 }
 

@@ -2,16 +2,23 @@
 // over plain HTTP on its own port. Requests are converted to tandem.v1 messages (openai/request.h)
 // and then handled like those of gRPC. docs/http_api.md lists all fields.
 //
+// A request is decided on its head: host, path, method, content type and token. Bodies are parsed
+// on a few threads, in turns by client. Endpoints without a body never wait for bodies.
+//
 // start() and close() are called on one thread.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/async/worker.h"
+#include "engine/base/clock.h"
 #include "server/edge/acceptor.h"
+#include "server/edge/client_turns.h"
 #include "server/edge/http_server.h"
 #include "server/edge/pulse.h"
 #include "server/server_state.h"
@@ -29,19 +36,39 @@ class OpenAiApi {
   const std::string& address() const { return acceptor_.address(); }  // with the bound port
   const Acceptor& acceptor() const { return acceptor_; }
 
-  // The longest time that one of its threads has made no progress; zero: all do. Call regularly on
-  // one thread, before close().
+  // The longest time that one of its threads has made no progress; zero: all do. Independent of how
+  // many requests wait. Call regularly on one thread, before close().
   Duration stalled_for();
 
-  // Stops accepting, closes idle connections, and closes the others after their responses.
+  // Stops accepting, closes idle connections, and closes the others after their responses. Requests
+  // that wait to be parsed get UNAVAILABLE.
   void drain();
   // Closes all connections and waits for their calls to end.
   void close();
 
  private:
   OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state);
+
+  // An endpoint.
+  struct Route {
+    absl::string_view path;
+    bool prefix;         // also below the path: "/v1/models/NAME"
+    const char* method;  // "GET"
+    const char* call;    // its name in the log and in metrics
+    bool json;           // has a body, of type application/json
+    bool open;           // needs no token
+    void (OpenAiApi::*serve)(const std::shared_ptr<HttpExchange>&);
+  };
+  static const Route kRoutes[];
+  static const Route* route_of(absl::string_view path);
+
+  HttpAdmission on_head(const HttpMessage& head, const std::string& peer);
+  // The error that a head deserves. `route` is set if the path has one.
+  std::optional<HttpReply> check_head(const HttpMessage& head, const Route** route) const;
   void on_request(const std::shared_ptr<HttpExchange>& exchange);
   void list_models(const std::shared_ptr<HttpExchange>& exchange);
+  void complete(const std::shared_ptr<HttpExchange>& exchange);
+  void chat(const std::shared_ptr<HttpExchange>& exchange);
 
   struct HttpPulse final : HttpServer::Work {
     void work() override { pulse.beat(); }
@@ -52,7 +79,9 @@ class OpenAiApi {
   const int64_t started_;  // seconds since 1970
   HttpPulse http_pulse_;
   Pulse worker_pulse_;
-  Worker worker_;  // parses requests, describes models
+  const SteadyClock clock_;
+  Worker worker_;      // short work without a body
+  ClientTurns turns_;  // bodies
   HttpServer http_;
   Acceptor acceptor_;
 };

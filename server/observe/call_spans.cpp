@@ -1,9 +1,11 @@
 #include "server/observe/call_spans.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -47,17 +49,10 @@ void set_call_name(const CallInfo& info, Span* span) {
 
 // Whether the error is the server's (OpenTelemetry's conventions for RPC).
 bool is_error(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDataLoss:
-      return true;
-    default:
-      return false;
-  }
+  using enum absl::StatusCode;
+  return absl::c_linear_search(
+      std::array{kUnknown, kDeadlineExceeded, kUnimplemented, kInternal, kUnavailable, kDataLoss},
+      code);
 }
 
 void describe_call(const EndedCall& call, Span* span) {

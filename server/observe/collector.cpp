@@ -3,9 +3,11 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "engine/base/version.h"
 #include "engine/host/methods/registry.h"
 #include "engine/host/requests/request.h"
@@ -118,17 +120,9 @@ class PerSeries {
 };
 
 bool expected(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kDataLoss:
-      return false;
-    default:
-      return true;
-  }
+  using enum absl::StatusCode;
+  return !absl::c_linear_search(
+      std::array{kUnknown, kAlreadyExists, kAborted, kOutOfRange, kUnimplemented, kDataLoss}, code);
 }
 
 void add_request_families(const Metrics& metrics, const RefusedCalls& refused,
@@ -396,6 +390,14 @@ std::vector<MetricFamily> edge_families(const EdgeStats& now) {
       now.calls_refused);
   add("log_dropped_total", "Log lines dropped because the log was not read.", MetricType::Counter,
       now.log_lines_dropped);
+  add("memory_bytes", "Memory of calls, charged to their clients.", MetricType::Gauge,
+      now.memory_bytes);
+  add("memory_peak_bytes", "Largest value of tandem_memory_bytes since start.", MetricType::Gauge,
+      now.memory_peak_bytes);
+  add("memory_limit_bytes", "Limit of tandem_memory_bytes (from server.memory_bytes).",
+      MetricType::Gauge, now.memory_limit_bytes);
+  add("memory_refused_total", "Charges of memory refused at a limit.", MetricType::Counter,
+      now.memory_refused);
   add("spans_exported_total", "Spans delivered to the collector (server.otlp).",
       MetricType::Counter, now.spans_exported);
   add("traces_dropped_total",

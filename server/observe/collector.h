@@ -52,6 +52,10 @@ struct EdgeStats {
   int64_t pending_calls_expired = 0;
   int64_t calls_refused = 0;
   int64_t log_lines_dropped = 0;
+  int64_t memory_bytes = 0;  // of the account (MemoryAccount), as the next three
+  int64_t memory_peak_bytes = 0;
+  int64_t memory_limit_bytes = 0;
+  int64_t memory_refused = 0;
   bool stuck = false;
   int64_t spans_exported = 0;
   int64_t traces_dropped = 0;  // calls whose spans were not sent

@@ -8,6 +8,7 @@
 #include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -20,6 +21,9 @@ namespace {
 
 // About 30,000 unread lines.
 constexpr size_t kMaxWaiting = 8 << 20;
+
+// The client of the line that this thread is writing. spdlog has no place for it.
+thread_local absl::string_view line_client;
 
 // Passes formatted lines to a LogQueue. spdlog's asynchronous logger limits messages, not bytes,
 // and its thread blocks in write(2) if the log is not read.
@@ -65,7 +69,8 @@ class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
   }
 
   void sink_it_(const spdlog::details::log_msg& message) override {
-    queue_.write(formatted(*formatter_, message));
+    queue_.write(formatted(*formatter_, message),
+                 {std::string(line_client), message.level >= spdlog::level::warn});
   }
   void flush_() override {}
 
@@ -89,6 +94,8 @@ Log* the_log = nullptr;
 
 void write(spdlog::level::level_enum level, absl::string_view event, const LogFields& fields) {
   if (the_log == nullptr || !the_log->logger.should_log(level)) return;
+  const auto client = std::ranges::find(fields, "client", &LogField::key);
+  line_client = client == fields.end() ? absl::string_view() : client->value;
   the_log->logger.log(level, log_line(the_log->sink->format(), event, fields));
 }
 

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/version.h"
 #include "server/observe/log.h"
@@ -24,18 +25,10 @@ std::string host_name() {
 
 // Whether OTLP allows a retry.
 bool is_retryable(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kCancelled:
-    case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDataLoss:
-      return true;
-    default:
-      return false;
-  }
+  using enum absl::StatusCode;
+  return absl::c_linear_search(std::array{kCancelled, kDeadlineExceeded, kResourceExhausted,
+                                          kAborted, kOutOfRange, kUnavailable, kDataLoss},
+                               status.code());
 }
 
 }  // namespace

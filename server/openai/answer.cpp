@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -18,13 +19,13 @@ std::string word(const std::string& name, absl::string_view prefix) {
   return absl::AsciiStrToLower(absl::StripPrefix(name, prefix));
 }
 
-const char* reason(v1::FinishReason reason) {
-  switch (reason) {
+const char* reason(const v1::Finished& finished) {
+  switch (finished.finish_reason()) {
     case v1::FINISH_REASON_MAX_TOKENS:
     case v1::FINISH_REASON_TIME_LIMIT:
       return "\"length\"";
     default:
-      return "\"stop\"";
+      return finished.tool_calls() > 0 ? "\"tool_calls\"" : "\"stop\"";
   }
 }
 
@@ -43,26 +44,56 @@ std::string opening(const Head& head, bool stream) {
       ",\"model\":", json_string(head.model), ",\"choices\":[");
 }
 
-void add_usage(const v1::Usage& choice, v1::Usage* all) {
-  all->set_prompt_tokens(choice.prompt_tokens());
-  all->set_cached_tokens(choice.cached_tokens());
-  all->set_completion_tokens(all->completion_tokens() + choice.completion_tokens());
-}
-
-std::string usage_json(const v1::Usage& usage) {
-  return absl::StrCat(
-      "{\"prompt_tokens\":", usage.prompt_tokens(),
-      ",\"completion_tokens\":", usage.completion_tokens(),
-      ",\"total_tokens\":", int64_t{usage.prompt_tokens()} + usage.completion_tokens(),
-      ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens(), "}}");
-}
-
 // The seed is a string, because it has 64 bits and JavaScript's numbers have 53.
 std::string tandem_json(const v1::Started& started, const v1::Finished& finished) {
   return absl::StrCat(
       "{\"method\":\"", word(v1::Method_Name(started.method()), "METHOD_"), "\",\"contract\":\"",
       word(v1::Contract_Name(started.contract()), "CONTRACT_"), "\",\"seed\":\"", finished.seed(),
-      "\",\"tokens_per_pass\":", nlohmann::json(finished.stats().tokens_per_pass()).dump(), "}");
+      "\",\"tokens_per_pass\":", nlohmann::json(finished.stats().tokens_per_pass()).dump(),
+      finished.stop_sequence().empty()
+          ? ""
+          : absl::StrCat(",\"stop_sequence\":", json_string(finished.stop_sequence())),
+      "}");
+}
+
+// The members after the choices of the last part of a response.
+std::string usage_members(const UsageTotal& usage) {
+  const std::string metrics = usage.metrics_json();
+  return absl::StrCat(",\"usage\":", usage.json(), metrics.empty() ? "" : ",\"metrics\":", metrics);
+}
+
+// The member "message". `text`: as JSON, or empty.
+void append_message(const std::string& text, AnswerDelta more, std::string* out) {
+  keep_valid_calls(&more.calls);
+  const bool no_text = text.empty() || text == "\"\"";
+  const char* const nothing = more.calls.empty() ? "\"\"" : "null";
+  absl::StrAppend(out,
+                  ",\"message\":{\"role\":\"assistant\",\"content\":", no_text ? nothing : text);
+  if (!more.reasoning.empty()) {
+    absl::StrAppend(out, ",\"reasoning_content\":", json_string(more.reasoning));
+  }
+  if (!more.calls.empty()) {
+    absl::StrAppend(out, ",\"tool_calls\":", tool_calls_json(more.calls, /*deltas=*/false));
+  }
+  *out += ",\"refusal\":null}";
+}
+
+// The member "delta".
+void append_delta(absl::string_view text, const AnswerDelta& more, std::string* out) {
+  *out += ",\"delta\":{";
+  const char* comma = "";
+  if (!more.reasoning.empty()) {
+    absl::StrAppend(out, "\"reasoning_content\":", json_string(more.reasoning));
+    comma = ",";
+  }
+  if (!text.empty() || more.empty()) {
+    absl::StrAppend(out, std::exchange(comma, ","), "\"content\":");
+    append_json_string(text, out);
+  }
+  if (!more.calls.empty()) {
+    absl::StrAppend(out, comma, "\"tool_calls\":", tool_calls_json(more.calls, /*deltas=*/true));
+  }
+  *out += "}";
 }
 
 }  // namespace
@@ -71,106 +102,154 @@ std::string tandem_json(const v1::Started& started, const v1::Finished& finished
 
 Answer::Answer(Head head, int choices)
     : head_(std::move(head)),
-      choices_(static_cast<size_t>(choices), Choice{"", Logprobs(head_.kind), {}}) {}
+      choices_(static_cast<size_t>(choices), Choice{"", Logprobs(head_.kind), {}, {}}) {}
 
-void Answer::chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens) {
+void Answer::echo(int index, absl::string_view text, const std::vector<v1::Token>& tokens) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   bytes_ -= choice.text.size() + choice.logprobs.bytes();
   if (!choice.text.empty()) choice.text.pop_back();  // the quotation mark
   const size_t end = choice.text.size();
   append_json_string(text, &choice.text);
   if (end > 0) choice.text.erase(end, 1);
-  for (const v1::Token& token : tokens) choice.logprobs.add(token);
+  if (head_.logprobs) {
+    for (const v1::Token& token : tokens) choice.logprobs.add(token);
+  }
   bytes_ += choice.text.size() + choice.logprobs.bytes();
+}
+
+void Answer::chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens,
+                   const AnswerDelta& more) {
+  echo(index, text, tokens);
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  choice.more.append(more);
+  bytes_ += more.bytes();
+  choice.tokens += static_cast<int64_t>(tokens.size());
+  for (const v1::Token& token : tokens)
+    choice.total_logprob += static_cast<double>(token.logprob());
 }
 
 void Answer::finished(const v1::Finished& event) {
   choices_[static_cast<size_t>(event.index())].finished = event;
 }
 
+std::vector<const Answer::Choice*> Answer::returned() const {
+  std::vector<const Choice*> out;
+  const auto per_prompt = static_cast<size_t>(head_.per_prompt);
+  const auto kept = head_.best == 0 ? per_prompt : static_cast<size_t>(head_.best);
+  for (size_t first = 0; first < choices_.size(); first += per_prompt) {
+    std::vector<const Choice*> of_prompt;
+    for (size_t i = 0; i < per_prompt; ++i) of_prompt.push_back(&choices_[first + i]);
+    if (kept < per_prompt) {
+      std::sort(of_prompt.begin(), of_prompt.end(), [](const Choice* a, const Choice* b) {
+        const double left = a->mean_logprob(), right = b->mean_logprob();
+        return left > right || (left == right && a < b);
+      });
+    }
+    out.insert(out.end(), of_prompt.begin(), of_prompt.begin() + static_cast<ptrdiff_t>(kept));
+  }
+  return out;
+}
+
 std::string Answer::json() const {
   const bool chat = head_.kind == Kind::kChat;
   std::string out = opening(head_, /*stream=*/false);
   out.reserve(out.size() + bytes_ + 512 * choices_.size());
-  v1::Usage usage;
-  const char* comma = "";
+  UsageTotal usage;
   for (size_t i = 0; i < choices_.size(); ++i) {
-    const Choice& choice = choices_[i];
-    absl::StrAppend(&out, std::exchange(comma, ","), "{\"index\":", i,
-                    chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"text\":",
-                    choice.text.empty() ? "\"\"" : choice.text, chat ? ",\"refusal\":null}" : "",
-                    ",\"logprobs\":");
+    usage.add(choices_[i].finished, i % static_cast<size_t>(head_.per_prompt) == 0);
+  }
+  const char* comma = "";
+  int index = 0;
+  for (const Choice* const choice : returned()) {
+    absl::StrAppend(&out, std::exchange(comma, ","), "{\"index\":", index++);
+    if (chat) {
+      append_message(choice->text, choice->more, &out);
+    } else {
+      absl::StrAppend(&out, ",\"text\":", choice->text.empty() ? "\"\"" : choice->text);
+    }
+    out += ",\"logprobs\":";
     if (head_.logprobs) {
-      choice.logprobs.append_to(&out);
+      choice->logprobs.append_to(&out);
     } else {
       out += "null";
     }
-    absl::StrAppend(&out, ",\"finish_reason\":", reason(choice.finished.finish_reason()), "}");
-    add_usage(choice.finished.usage(), &usage);
+    absl::StrAppend(&out, ",\"finish_reason\":", reason(choice->finished), "}");
   }
-  absl::StrAppend(&out, "],\"usage\":", usage_json(usage),
+  absl::StrAppend(&out, "]", usage_members(usage),
                   ",\"tandem\":", tandem_json(started_, choices_[0].finished), "}");
   return out;
 }
 
 // --- Events
 
-Events::Events(Head head, bool include_usage)
+Events::Events(Head head, int choices, bool include_usage, bool usage_so_far)
     : head_(std::move(head)),
       include_usage_(include_usage),
+      usage_so_far_(usage_so_far),
       opening_("data: " + opening(head_, /*stream=*/true)),
-      ending_(include_usage ? ",\"usage\":null}\n\n" : "}\n\n") {}
+      started_(static_cast<size_t>(choices / head_.per_prompt)),
+      choices_(static_cast<size_t>(choices), Choice(head_.kind)) {}
 
-std::string Events::event(absl::string_view choice, absl::string_view more) const {
-  return absl::StrCat(opening_, choice, "]", more, ending_);
+// The end of an event of a choice with this number of tokens so far, after "]".
+std::string Events::ending(int index, int64_t tokens) const {
+  if (!usage_so_far_) return include_usage_ ? ",\"usage\":null}\n\n" : "}\n\n";
+  const int64_t prompt = started_[prompt_of(index)].prompt_tokens();
+  return absl::StrCat(",\"usage\":{\"prompt_tokens\":", prompt, ",\"completion_tokens\":", tokens,
+                      ",\"total_tokens\":", prompt + tokens, "}}\n\n");
 }
 
-std::string Events::started(const v1::Started& event, int choices) {
-  started_ = event;
-  logprobs_.assign(static_cast<size_t>(choices), Logprobs(head_.kind));
+std::string Events::started(const v1::Started& event, int prompt) {
+  started_[static_cast<size_t>(prompt)] = event;
   std::string out;
-  for (int i = 0; head_.kind == Kind::kChat && i < choices; ++i) {
-    out += this->event(
-        absl::StrCat("{\"index\":", i,
-                     ",\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},"
-                     "\"logprobs\":null,\"finish_reason\":null}"));
+  for (int i = 0; head_.kind == Kind::kChat && i < head_.per_prompt; ++i) {
+    const int index = prompt * head_.per_prompt + i;
+    absl::StrAppend(&out, opening_, "{\"index\":", index,
+                    ",\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},"
+                    "\"logprobs\":null,\"finish_reason\":null}]",
+                    ending(index, 0));
   }
   return out;
 }
 
-std::string Events::chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens) {
-  const bool chat = head_.kind == Kind::kChat;
+std::string Events::chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens,
+                          int64_t count, const AnswerDelta& more) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  choice.tokens += count;
   std::string out;
-  out.reserve(opening_.size() + text.size() + 128);
-  absl::StrAppend(&out, opening_, "{\"index\":", index,
-                  chat ? ",\"delta\":{\"content\":" : ",\"text\":");
-  append_json_string(text, &out);
-  absl::StrAppend(&out, chat ? "}" : "", ",\"logprobs\":");
+  out.reserve(opening_.size() + text.size() + more.bytes() + 128);
+  absl::StrAppend(&out, opening_, "{\"index\":", index);
+  if (head_.kind == Kind::kChat) {
+    append_delta(text, more, &out);
+  } else {
+    out += ",\"text\":";
+    append_json_string(text, &out);
+  }
+  out += ",\"logprobs\":";
   if (head_.logprobs) {
-    Logprobs& logprobs = logprobs_[static_cast<size_t>(index)];
-    for (const v1::Token& token : tokens) logprobs.add(token);
-    logprobs.append_to(&out);
-    logprobs.clear();
+    for (const v1::Token& token : tokens) choice.logprobs.add(token);
+    choice.logprobs.append_to(&out);
+    choice.logprobs.clear();
   } else {
     out += "null";
   }
-  absl::StrAppend(&out, ",\"finish_reason\":null}]", ending_);
+  absl::StrAppend(&out, ",\"finish_reason\":null}]", ending(index, choice.tokens));
   return out;
 }
 
 std::string Events::finished(const v1::Finished& event) {
-  add_usage(event.usage(), &usage_);
-  return this->event(
-      absl::StrCat("{\"index\":", event.index(),
-                   head_.kind == Kind::kChat ? ",\"delta\":{}" : ",\"text\":\"\"",
-                   ",\"logprobs\":null,\"finish_reason\":", reason(event.finish_reason()), "}"),
-      absl::StrCat(",\"tandem\":", tandem_json(started_, event)));
+  const int index = event.index();
+  usage_.add(event, index % head_.per_prompt == 0);
+  return absl::StrCat(opening_, "{\"index\":", index,
+                      head_.kind == Kind::kChat ? ",\"delta\":{}" : ",\"text\":\"\"",
+                      ",\"logprobs\":null,\"finish_reason\":", reason(event),
+                      "}],\"tandem\":", tandem_json(started_[prompt_of(index)], event),
+                      ending(index, event.usage().completion_tokens()));
 }
 
 std::string Events::end() const {
   std::string done = "data: [DONE]\n\n";
   if (!include_usage_) return done;
-  return absl::StrCat(opening_, "],\"usage\":", usage_json(usage_), "}\n\n", done);
+  return absl::StrCat(opening_, "]", usage_members(usage_), "}\n\n", done);
 }
 
 std::string Events::error(const std::string& json) { return absl::StrCat("data: ", json, "\n\n"); }

@@ -8,6 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "server/openai/logprobs.h"
 #include "server/openai/request.h"
+#include "server/openai/tool_calls.h"
+#include "server/openai/usage.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/models.pb.h"
 
@@ -20,6 +22,8 @@ struct Head {
   int64_t created = 0;  // seconds since 1970
   std::string model;
   bool logprobs = false;
+  int per_prompt = 1;  // choices
+  int best = 0;        // complete responses: the number of choices to return; 0: all
 };
 
 // A complete response. The JSON is built as the parts arrive, so its size is always known.
@@ -28,8 +32,11 @@ class Answer {
   Answer(Head head, int choices);
 
   void started(const v1::Started& event) { started_ = event; }
+  // The prompt, which begins the text of a choice. `tokens` as in chunk().
+  void echo(int index, absl::string_view text, const std::vector<v1::Token>& tokens);
   // `tokens`: the tokens of the text with texts and bytes, if logprobs are requested.
-  void chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens);
+  void chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens,
+             const AnswerDelta& more = {});
   void finished(const v1::Finished& event);
 
   // The size of its texts and logprobs so far.
@@ -41,8 +48,17 @@ class Answer {
   struct Choice {
     std::string text;  // escaped
     Logprobs logprobs;
+    AnswerDelta more;
     v1::Finished finished;
+    double total_logprob = 0;  // of `tokens`
+    int64_t tokens = 0;
+
+    double mean_logprob() const {
+      return tokens == 0 ? 0 : total_logprob / static_cast<double>(tokens);
+    }
   };
+  // The choices to return, by index.
+  std::vector<const Choice*> returned() const;
 
   Head head_;
   v1::Started started_;
@@ -50,29 +66,41 @@ class Answer {
   size_t bytes_ = 0;
 };
 
-// The server-sent events of one stream, in order.
+// The server-sent events of one stream, in order. chunk() may run on another thread than the other
+// functions, after started() of its prompt.
 class Events {
  public:
-  Events(Head head, bool include_usage);
+  // `usage_so_far`: every event has the usage of its choice so far.
+  Events(Head head, int choices, bool include_usage, bool usage_so_far = false);
 
-  // Chats only: one event for each choice.
-  std::string started(const v1::Started& event, int choices);
-  // `tokens`: the tokens of the text with texts and bytes, if logprobs are requested.
-  std::string chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens);
+  // Chats only: one event for each choice. `prompt`: index of the prompt.
+  std::string started(const v1::Started& event, int prompt = 0);
+  // `tokens`: the tokens of the text with texts and bytes, if logprobs are requested. `count`: the
+  // number of new tokens.
+  // `more`: chats only.
+  std::string chunk(int index, absl::string_view text, const std::vector<v1::Token>& tokens,
+                    int64_t count = 0, const AnswerDelta& more = {});
   std::string finished(const v1::Finished& event);
   std::string end() const;  // usage if requested, then [DONE]
   static std::string error(const std::string& json);
 
  private:
-  std::string event(absl::string_view choice, absl::string_view more = "") const;
+  struct Choice {
+    explicit Choice(Kind kind) : logprobs(kind) {}
+    Logprobs logprobs;
+    int64_t tokens = 0;  // in chunks so far
+  };
+
+  std::string ending(int index, int64_t tokens) const;
+  size_t prompt_of(int index) const { return static_cast<size_t>(index / head_.per_prompt); }
 
   const Head head_;
   const bool include_usage_;
-  const std::string opening_;  // start of each event's JSON, up to the choices
-  const std::string ending_;   // end of each event of a choice, after "]"
-  v1::Started started_;
-  v1::Usage usage_;
-  std::vector<Logprobs> logprobs_;  // by choice
+  const bool usage_so_far_;
+  const std::string opening_;         // start of each event's JSON, up to the choices
+  std::vector<v1::Started> started_;  // by prompt
+  UsageTotal usage_;
+  std::vector<Choice> choices_;
 };
 
 // `created`: the server's start, in seconds since 1970.

@@ -8,13 +8,13 @@
 #include "engine/base/status.h"
 #include "server/openai/fields.h"
 #include "server/openai/request.h"
+#include "server/openai/tool_calls.h"
 
 namespace tandem::openai {
 namespace {
 
-// The same limits as server/grpc/chat_json.cpp, checked here before the conversion.
+// The same limit as server/grpc/chat_json.cpp, checked here before the conversion.
 constexpr size_t kMaxMessages = 4096;
-constexpr size_t kMaxTools = 1024;
 
 // A string, or parts of type "text", which are joined by newlines.
 std::string content_from(Fields* in, Violations* wrong) {
@@ -41,8 +41,8 @@ std::string content_from(Fields* in, Violations* wrong) {
           out_of_range(path + ".type", "another type", "\"text\" (others are not supported)"));
       return "";
     }
+    // Other members, such as a cache hint, do not change the text.
     absl::StrAppend(&text, index > 1 ? "\n" : "", fields.string("text").value_or(""));
-    fields.end();
   }
   return text;
 }
@@ -90,6 +90,7 @@ void message_from(absl::string_view object, const std::string& path, v1::ChatMes
   out->set_tool_call_id(in.string("tool_call_id").value_or(""));
   int index = 0;
   for (const absl::string_view call : in.array("tool_calls")) {
+    if (wrong->full()) break;
     out->add_tool_calls(
         tool_call_of(call, absl::StrCat(in.path("tool_calls"), "[", index++, "]"), wrong));
   }
@@ -101,23 +102,6 @@ void message_from(absl::string_view object, const std::string& path, v1::ChatMes
   if (!extra.empty()) out->set_extra("{" + extra + "}");
 }
 
-void tools_from(Fields* in, v1::Chat* out, Violations* wrong) {
-  const auto tools = in->array("tools");
-  const auto choice = in->any("tool_choice");
-  in->only("parallel_tool_calls", "true");
-  if (choice.has_value() && *choice != "\"auto\"" && *choice != "\"none\"") {
-    wrong->add(out_of_range("tool_choice",
-                            kind_of(*choice) == JsonKind::kString ? "another value" : "an object",
-                            "\"auto\", \"none\" (others are not supported)"));
-  }
-  if (choice == "\"none\"") return;
-  if (tools.size() > kMaxTools) {
-    return wrong->add(out_of_range("tools", absl::StrCat(tools.size(), " of them"),
-                                   absl::StrCat("at most ", kMaxTools)));
-  }
-  for (const absl::string_view tool : tools) out->add_tools(std::string(tool));
-}
-
 }  // namespace
 
 void chat_from(Fields* in, v1::Chat* out, Violations* wrong) {
@@ -126,7 +110,7 @@ void chat_from(Fields* in, v1::Chat* out, Violations* wrong) {
     wrong->add(out_of_range("messages", absl::StrCat(messages.size(), " of them"),
                             absl::StrCat("1 to ", kMaxMessages)));
   }
-  for (size_t i = 0; i < std::min(messages.size(), kMaxMessages); ++i) {
+  for (size_t i = 0; i < std::min(messages.size(), kMaxMessages) && !wrong->full(); ++i) {
     const std::string path = absl::StrCat("messages[", i, "]");
     if (kind_of(messages[i]) != JsonKind::kObject) {
       wrong->add(out_of_range(path, kind_name(kind_of(messages[i])), "an object"));

@@ -1,6 +1,8 @@
 #include "server/openai/fields.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -20,6 +22,17 @@ std::optional<Number> parsed(absl::string_view text) {
   return number;
 }
 
+// Some clients send all numbers as floating-point numbers: "40.0" is 40.
+std::optional<int32_t> parsed_integer(absl::string_view text) {
+  if (const auto number = parsed<int32_t>(text)) return number;
+  double number = 0;
+  if (!absl::SimpleAtod(text, &number) || number != std::floor(number) ||
+      std::abs(number) > std::numeric_limits<int32_t>::max()) {
+    return std::nullopt;
+  }
+  return static_cast<int32_t>(number);
+}
+
 }  // namespace
 
 std::string shown(absl::string_view number) {
@@ -29,12 +42,19 @@ std::string shown(absl::string_view number) {
 
 Fields::Fields(absl::string_view object, std::string path, Violations* wrong)
     : path_(std::move(path)), wrong_(*wrong) {
+  add_members(object);
+}
+
+void Fields::absorb(absl::string_view object) { add_members(object); }
+
+void Fields::add_members(absl::string_view object) {
   for (JsonMember& member : members_of(object)) entries_.push_back({std::move(member)});
   std::sort(entries_.begin(), entries_.end(),
             [](const Entry& a, const Entry& b) { return a.member.name < b.member.name; });
   for (size_t i = 1; i < entries_.size(); ++i) {
     const std::string& name = entries_[i].member.name;
     if (entries_[i - 1].member.name == name) {
+      if (wrong_.full()) break;
       wrong_.add(out_of_range(this->path(name), "given twice", "once"));
     }
   }
@@ -85,7 +105,7 @@ std::optional<double> Fields::number(absl::string_view name) {
 std::optional<int32_t> Fields::integer(absl::string_view name) {
   const auto value = of_kind(name, JsonKind::kNumber);
   if (!value.has_value()) return std::nullopt;
-  const auto number = parsed<int32_t>(*value);
+  const auto number = parsed_integer(*value);
   if (!number.has_value()) wrong_.add(out_of_range(path(name), shown(*value), "a 32-bit integer"));
   return number;
 }
@@ -130,8 +150,9 @@ void Fields::only(absl::string_view name, absl::string_view neutral) {
 void Fields::end() {
   for (const Entry& entry : entries_) {
     if (entry.read || kind_of(entry.member.value) == JsonKind::kNull) continue;
-    wrong_.add(
-        wrong_field(path(entry.member.name), "unknown field; docs/http_api.md lists all fields"));
+    if (wrong_.full()) return;
+    wrong_.add(wrong_field(path(entry.member.name),
+                           "unknown field; docs/http_fields.md lists all fields"));
   }
 }
 

@@ -19,6 +19,9 @@ class Fields {
   // "messages[0].".
   Fields(absl::string_view object, std::string path, Violations* wrong);
 
+  // Adds the members of another object.
+  void absorb(absl::string_view object);
+
   // nullopt if the member is missing, null or of another type.
   std::optional<absl::string_view> any(absl::string_view name);
   std::optional<absl::string_view> of_kind(absl::string_view name, JsonKind kind);
@@ -48,6 +51,8 @@ class Fields {
     JsonMember member;
     bool read = false;
   };
+
+  void add_members(absl::string_view object);
 
   const std::string path_;
   Violations& wrong_;

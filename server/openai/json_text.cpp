@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/enum_names.h"
+#include "engine/base/quote.h"
+#include "engine/base/status.h"
 
 namespace tandem::openai {
 namespace {
@@ -71,12 +74,106 @@ class Cursor {
   size_t at_ = 0;
 };
 
+// Follows a parser of JSON and stops it at the first limit that is exceeded.
+class JsonLimits final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  absl::Status status;
+  bool is_object = false;  // the outermost value
+
+  bool null() override { return value(); }
+  bool boolean(bool /*value*/) override { return value(); }
+  bool number_integer(number_integer_t /*value*/) override { return value(); }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return value(); }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return value(); }
+  bool string(string_t& /*value*/) override { return value(); }
+  bool binary(binary_t& /*value*/) override { return value(); }
+
+  bool key(string_t& name) override {
+    Level& level = levels_.back();
+    const bool top = levels_.size() == 1;
+    if (top) member_ = name;
+    const size_t most = top ? kMaxTopMembers : kMaxMembers;
+    return ++level.parts <= most || exceeded("an object of more members", most, top);
+  }
+  bool start_object(size_t /*size*/) override {
+    is_object = is_object || levels_.empty();
+    return nested(/*array=*/false);
+  }
+  bool start_array(size_t /*size*/) override { return nested(/*array=*/true); }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool parse_error(size_t /*at*/, const std::string& /*token*/,
+                   const nlohmann::json::exception& /*error*/) override {
+    return false;
+  }
+
+ private:
+  struct Level {
+    bool array;
+    size_t parts = 0;   // members, or elements
+    size_t nested = 0;  // of these, arrays and objects
+  };
+
+  bool value() {
+    if (levels_.empty() || !levels_.back().array) return true;
+    return ++levels_.back().parts <= kMaxElements ||
+           exceeded("an array of more elements", kMaxElements, false);
+  }
+  bool nested(bool array) {
+    if (!value()) return false;
+    if (!levels_.empty() && levels_.back().array && ++levels_.back().nested > kMaxNested) {
+      return exceeded("an array of more objects and arrays", kMaxNested, false);
+    }
+    if (levels_.size() == kMaxJsonDepth) return exceeded("more levels", kMaxJsonDepth, false);
+    levels_.push_back({array});
+    return true;
+  }
+  bool end() {
+    levels_.pop_back();
+    return true;
+  }
+  bool exceeded(absl::string_view what, size_t most, bool of_body) {
+    const bool plain =
+        member_.size() <= 40 && std::all_of(member_.begin(), member_.end(), [](char c) {
+          return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+        });
+    const std::string where = of_body || member_.empty() ? "body"
+                              : plain                    ? member_
+                                                         : quote_value(member_);
+    status = out_of_range(where, what, absl::StrCat("at most ", most));
+    return false;
+  }
+
+  std::vector<Level> levels_;
+  std::string member_;  // of the outermost object
+};
+
 }  // namespace
 
 const char* kind_name(JsonKind kind) { return kKindNames[kind].data(); }
 
 bool is_json(absl::string_view text) {
   return nlohmann::json::accept(text.data(), text.data() + text.size());
+}
+
+absl::Status check_json_object(absl::string_view text) {
+  JsonLimits limits;
+  const bool complete = nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &limits);
+  if (!limits.status.ok()) return limits.status;
+  if (complete && limits.is_object) return absl::OkStatus();
+  return out_of_range("body", absl::StrCat(text.size(), " bytes that are not a JSON object"),
+                      "one JSON object");
+}
+
+int64_t parse_memory(absl::string_view text) {
+  // Each element of a list follows one of these characters; those within strings only add to the
+  // bound.
+  const auto elements =
+      std::count_if(text.begin(), text.end(), [](char c) { return c == ',' || c == '['; });
+  constexpr int64_t kElement = sizeof(absl::string_view);
+  constexpr int64_t kObjects = 64 * kMaxMembers;  // an object's members
+  return kObjects + 2 * static_cast<int64_t>(text.size()) +
+         kElement * static_cast<int64_t>(elements);
 }
 
 JsonKind kind_of(absl::string_view value) {

@@ -79,6 +79,13 @@ void Logprobs::add_to_completion(const v1::Token& token) {
   auto& [names, logprobs, tops, offsets] = lists_;
   for (std::string& list : lists_) append_comma(&list);
   append_json_string(token_name(token), &names);
+  if (!token.has_logprob()) {  // the first token of an echoed prompt
+    logprobs.append("null");
+    tops.append("null");
+    absl::StrAppend(&offsets, offset_);
+    offset_ += characters(token.bytes());
+    return;
+  }
   append_number(token.logprob(), &logprobs);
   absl::StrAppend(&offsets, offset_);
   offset_ += characters(token.bytes());

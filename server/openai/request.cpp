@@ -13,6 +13,8 @@
 namespace tandem::openai {
 namespace {
 
+constexpr int32_t kMaxBestOf = 16;  // choices of a request
+
 bool is_kind(absl::string_view value, JsonKind kind) { return kind_of(value) == kind; }
 
 // Ids are not checked: only the engine knows the vocabulary.
@@ -31,31 +33,40 @@ void token_ids_from(const std::vector<absl::string_view>& ids, v1::TokenIds* out
   }
 }
 
-// A string, token ids, or a list of one of these.
-void prompt_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
+constexpr size_t kMaxPrompts = 256;
+
+// Sets the prompt of `out` to a string or a list of token ids. False for another type.
+bool one_prompt_from(absl::string_view value, v1::GenerateRequest* out, Violations* wrong) {
+  if (is_kind(value, JsonKind::kString)) {
+    out->set_text(string_of(value));
+    return true;
+  }
+  if (!is_kind(value, JsonKind::kArray)) return false;
+  token_ids_from(elements_of(value), out->mutable_token_ids(), wrong);
+  return true;
+}
+
+// A string, token ids, or a list of these.
+void prompt_from(Fields* in, Request* out, Violations* wrong) {
+  constexpr char kAllowed[] = "a string, an array of token ids, or a list of these";
   const auto prompt = in->any("prompt");
-  if (!prompt.has_value()) {
-    return wrong->add(out_of_range("prompt", "none", "a string or an array of token ids"));
-  }
-  absl::string_view value = *prompt;
-  if (is_kind(value, JsonKind::kArray)) {
-    const std::vector<absl::string_view> elements = elements_of(value);
+  if (!prompt.has_value()) return wrong->add(out_of_range("prompt", "none", kAllowed));
+  std::vector<absl::string_view> prompts = {*prompt};
+  if (is_kind(*prompt, JsonKind::kArray)) {
+    std::vector<absl::string_view> elements = elements_of(*prompt);
     const bool list = !elements.empty() && !is_kind(elements[0], JsonKind::kNumber);
-    if (!list) return token_ids_from(elements, out->mutable_token_ids(), wrong);
-    if (elements.size() > 1) {
-      return wrong->add(out_of_range("prompt", absl::StrCat("a list of ", elements.size()),
-                                     "one prompt in a request"));
-    }
-    value = elements[0];
-    if (is_kind(value, JsonKind::kArray)) {
-      return token_ids_from(elements_of(value), out->mutable_token_ids(), wrong);
-    }
+    if (list) prompts = std::move(elements);
   }
-  if (!is_kind(value, JsonKind::kString)) {
-    return wrong->add(
-        out_of_range("prompt", kind_name(kind_of(value)), "a string or an array of token ids"));
+  if (prompts.size() > kMaxPrompts) {
+    return wrong->add(out_of_range("prompt", absl::StrCat("a list of ", prompts.size()),
+                                   absl::StrCat("at most ", kMaxPrompts, " prompts")));
   }
-  out->set_text(string_of(value));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    v1::GenerateRequest* const one = i == 0 ? &out->message : &out->more_prompts.emplace_back();
+    if (one_prompt_from(prompts[i], one, wrong)) continue;
+    const std::string path = prompts.size() > 1 ? absl::StrCat("prompt[", i, "]") : "prompt";
+    return wrong->add(out_of_range(path, kind_name(kind_of(prompts[i])), kAllowed));
+  }
 }
 
 void stop_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
@@ -72,44 +83,75 @@ void stop_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
   }
 }
 
+// An entry of logit_bias: a number, or false, which bans the token (llama.cpp).
+bool add_bias(absl::string_view token, absl::string_view bias, v1::GenerateRequest* out) {
+  int32_t id = 0;
+  double number = 0;
+  if (!absl::SimpleAtoi(token, &id)) return false;
+  if (bias == "false") {
+    out->add_bad_token_ids(id);
+    return true;
+  }
+  if (!is_kind(bias, JsonKind::kNumber) || !absl::SimpleAtod(bias, &number)) return false;
+  (*out->mutable_logit_bias())[id] = number;
+  return true;
+}
+
 void logit_bias_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
-  const auto bias = in->of_kind("logit_bias", JsonKind::kObject);
+  const auto bias = in->any("logit_bias");
   if (!bias.has_value()) return;
-  for (const auto& [name, value] : members_of(*bias)) {
-    int32_t id = 0;
-    double number = 0;
-    if (!absl::SimpleAtoi(name, &id) || !is_kind(value, JsonKind::kNumber) ||
-        !absl::SimpleAtod(value, &number)) {
-      return wrong->add(
-          out_of_range("logit_bias", "an invalid entry", "{\"TOKEN_ID\": NUMBER, ...}"));
+  bool good = true;
+  if (is_kind(*bias, JsonKind::kObject)) {
+    for (const auto& [name, value] : members_of(*bias)) good = good && add_bias(name, value, out);
+  } else if (is_kind(*bias, JsonKind::kArray)) {
+    for (const absl::string_view pair : elements_of(*bias)) {
+      const bool array = is_kind(pair, JsonKind::kArray);
+      const auto parts = array ? elements_of(pair) : std::vector<absl::string_view>{};
+      good = good && parts.size() == 2 && add_bias(parts[0], parts[1], out);
     }
-    (*out->mutable_logit_bias())[id] = number;
+  } else {
+    return wrong->add(
+        out_of_range("logit_bias", kind_name(kind_of(*bias)), "an object or an array of pairs"));
+  }
+  if (!good) {
+    wrong->add(out_of_range("logit_bias", "an invalid entry",
+                            "{\"TOKEN_ID\": NUMBER, ...} or [[TOKEN_ID, NUMBER], ...]; false in "
+                            "place of a number bans the token"));
   }
 }
 
+// The limit of tokens has several names. -1 means none.
 void max_tokens_from(Fields* in, Request* out, Violations* wrong) {
-  const auto old = in->integer("max_tokens");
-  const auto newer = out->kind == Kind::kChat ? in->integer("max_completion_tokens") : std::nullopt;
-  if (newer.has_value()) out->max_tokens = "max_completion_tokens";
-  if (old.has_value() && newer.has_value() && *old != *newer) {
-    wrong->add(out_of_range("max_tokens", *old, "max_completion_tokens alone"));
+  std::optional<int32_t> limit;
+  for (const char* const name : {"max_completion_tokens", "max_tokens", "n_predict"}) {
+    if (out->kind != Kind::kChat && name == absl::string_view("max_completion_tokens")) continue;
+    const auto given = in->integer(name);
+    if (!given.has_value()) continue;
+    if (limit.has_value() && *limit != *given) {
+      wrong->add(out_of_range(name, *given,
+                              absl::StrCat(out->names["max_new_tokens"], " alone, or equal")));
+    }
+    if (!limit.has_value()) out->names["max_new_tokens"] = name;
+    limit = given;
   }
-  if (newer.has_value() || old.has_value()) {
-    out->message.set_max_new_tokens(newer.has_value() ? *newer : *old);
-  }
+  out->fill_context = !limit.has_value() || *limit == -1;
+  if (!out->fill_context) out->message.set_max_new_tokens(*limit);
 }
 
 void sampling_from(Fields* in, Request* out, Violations* wrong) {
   v1::GenerateRequest& message = out->message;
-  if (const auto x = in->number("temperature")) message.set_temperature(*x);
-  if (const auto x = in->number("top_p")) message.set_top_p(*x);
-  if (const auto x = in->number("presence_penalty")) message.set_presence_penalty(*x);
-  if (const auto x = in->number("frequency_penalty")) message.set_frequency_penalty(*x);
-  if (const auto x = in->unsigned_integer("seed")) message.set_seed(*x);
-  if (const auto x = in->integer("n")) message.set_n(*x);
+  if (in->any("seed") != "-1") {  // llama.cpp's name for "draw one"
+    if (const auto x = in->unsigned_integer("seed")) message.set_seed(*x);
+  }
   logit_bias_from(in, &message, wrong);
   stop_from(in, &message, wrong);
   max_tokens_from(in, out, wrong);
+  // Penalties cover the whole text here, and its last tokens in llama.cpp.
+  const auto last_n = in->integer("repeat_last_n");
+  const bool penalized = message.has_repetition_penalty() && message.repetition_penalty() != 1;
+  if (last_n.has_value() && *last_n != -1 && penalized) {
+    wrong->add(out_of_range("repeat_last_n", *last_n, "-1 with a repeat_penalty"));
+  }
 }
 
 void stream_from(Fields* in, Request* out, Violations* wrong) {
@@ -121,24 +163,56 @@ void stream_from(Fields* in, Request* out, Violations* wrong) {
   }
   Fields fields(*options, "stream_options.", wrong);
   out->include_usage = fields.boolean("include_usage").value_or(false);
+  out->usage_so_far = fields.boolean("continuous_usage_stats").value_or(false);
   fields.only("include_obfuscation", "false");
   fields.end();
 }
 
-void completion_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
-  prompt_from(in, out, wrong);
-  if (const auto top = in->integer("logprobs")) {
-    out->set_logprobs(true);
-    out->set_top_logprobs(*top);
-  }
+void best_of_from(Fields* in, Request* out, Violations* wrong) {
   const auto best_of = in->integer("best_of");
-  const int n = out->has_n() ? out->n() : 1;
-  if (best_of.has_value() && *best_of != n) {
-    wrong->add(
-        out_of_range("best_of", *best_of, absl::StrCat(n, ", the value of n (not supported)")));
+  const int n = out->message.has_n() ? out->message.n() : 1;
+  if (!best_of.has_value() || *best_of == n) return;
+  if (*best_of < n || *best_of > kMaxBestOf || out->stream) {
+    return wrong->add(out_of_range("best_of", *best_of,
+                                   out->stream ? absl::StrCat(n, ", the value of n, with stream")
+                                               : absl::StrCat("[", n, ", ", kMaxBestOf, "]")));
   }
-  in->only("echo", "false");
-  in->only("suffix", "\"\"");
+  out->best = n;
+  out->message.set_n(*best_of);
+  out->names["n"] = "best_of";
+  out->message.set_logprobs(true);  // the choices are compared by them
+}
+
+void completion_from(Fields* in, Request* out, Violations* wrong) {
+  v1::GenerateRequest& message = out->message;
+  prompt_from(in, out, wrong);
+  const auto logprobs = in->integer("logprobs");
+  const auto n_probs = in->integer("n_probs");
+  if (const auto top = logprobs.has_value() ? logprobs : n_probs; top.has_value()) {
+    out->names["top_logprobs"] = logprobs.has_value() ? "logprobs" : "n_probs";
+    // llama.cpp's clients send 0 for "none".
+    if (logprobs.has_value() || *top != 0) {
+      message.set_logprobs(true);
+      message.set_top_logprobs(*top);
+    }
+  }
+  out->logprobs = message.logprobs();
+  best_of_from(in, out, wrong);
+  out->echo = in->boolean("echo").value_or(false);
+  if (out->echo && message.has_truncate_prompt_tokens()) {
+    wrong->add(out_of_range("truncate_prompt_tokens", message.truncate_prompt_tokens(),
+                            "unset with echo"));
+  }
+  if (out->echo && message.has_max_new_tokens() && message.max_new_tokens() == 0) {
+    out->score_only = true;
+    message.clear_max_new_tokens();
+  }
+  out->suffix = in->string("suffix").value_or("");
+  if (out->suffix.empty()) return;
+  if (out->echo) wrong->add(out_of_range("echo", "true", "false with suffix"));
+  if (!message.has_text() || !out->more_prompts.empty()) {
+    wrong->add(out_of_range("prompt", "not a string", "one string with suffix"));
+  }
 }
 
 // {"type": "text"}, or a constraint of tandem.v1.
@@ -162,36 +236,26 @@ void response_format_from(Fields* in, v1::GenerateRequest* out, Violations* wron
   of_schema.end();
 }
 
-void chat_completion_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
+void chat_completion_from(Fields* in, Request* request, Violations* wrong) {
+  v1::GenerateRequest* const out = &request->message;
   chat_from(in, out->mutable_chat(), wrong);
+  if (const auto x = in->boolean("add_generation_prompt")) {
+    out->mutable_chat()->set_add_generation_prompt(*x);
+  }
   response_format_from(in, out, wrong);
-  const bool logprobs = in->boolean("logprobs").value_or(false);
-  if (logprobs) out->set_logprobs(true);
+  request->logprobs = in->boolean("logprobs").value_or(false);
+  if (request->logprobs) out->set_logprobs(true);
   if (const auto top = in->integer("top_logprobs")) {
-    if (!logprobs) wrong->add(out_of_range("top_logprobs", *top, "unset without logprobs"));
-    out->set_top_logprobs(*top);
-  }
-  if (const auto list = in->any("modalities"); list.has_value()) {
-    const bool array = is_kind(*list, JsonKind::kArray);
-    const auto elements = array ? elements_of(*list) : std::vector<absl::string_view>{};
-    if (elements != std::vector<absl::string_view>{"\"text\""}) {
-      wrong->add(out_of_range("modalities", array ? "another list" : kind_name(kind_of(*list)),
-                              "[\"text\"] or unset (others are not supported)"));
+    // 0 asks for nothing; several clients always send it.
+    if (!request->logprobs && *top != 0) {
+      wrong->add(out_of_range("top_logprobs", *top, "unset without logprobs"));
     }
-  }
-  in->only("store", "false");
-  in->only("service_tier", "\"auto\"");
-  for (const char* name : {"audio", "prediction", "reasoning_effort", "verbosity",
-                           "web_search_options", "functions", "function_call", "moderation"}) {
-    in->refuse(name);
-  }
-  for (const char* name : {"metadata", "safety_identifier", "prompt_cache_key",
-                           "prompt_cache_options", "prompt_cache_retention"}) {
-    in->ignore(name);
+    if (request->logprobs) out->set_top_logprobs(*top);
   }
 }
 
-// Names of tandem.v1 and of OpenAI. A field in neither table came from the member "tandem".
+// Names of tandem.v1 and of OpenAI. A field in neither table, which the client did not name in
+// another way (FieldNames), came from the member "tandem".
 struct Renaming {
   absl::string_view ours, completion, chat;
 };
@@ -201,15 +265,17 @@ constexpr std::array kRenamings = {
     Renaming{"prompt", "prompt", "messages"},
     Renaming{"chat", "prompt", "messages"},
     Renaming{"chat.tools", "tools", "tools"},
+    Renaming{"chat.tool_choice", "tool_choice", "tool_choice"},
+    Renaming{"chat.allowed_tools", "tool_choice", "tool_choice"},
     Renaming{"chat.messages", "messages", "messages"},
     Renaming{"chat.template_args", "chat_template_kwargs", "chat_template_kwargs"},
     Renaming{"stop_sequences", "stop", "stop"},
     Renaming{"top_logprobs", "logprobs", "top_logprobs"},
     Renaming{"json_schema", "response_format", "response_format"},
 };
-constexpr std::array<absl::string_view, 9> kSame = {
+constexpr std::array<absl::string_view, 10> kSame = {
     "model",      "temperature", "top_p", "presence_penalty", "frequency_penalty",
-    "logit_bias", "seed",        "n",     "logprobs"};
+    "logit_bias", "seed",        "n",     "logprobs",         "suffix"};
 
 // `field` is `name`, or an element or a member of it: "chat.messages[1].role" of "chat.messages".
 bool is_of(absl::string_view field, absl::string_view name) {
@@ -217,9 +283,12 @@ bool is_of(absl::string_view field, absl::string_view name) {
          (field.size() == name.size() || field[name.size()] == '[' || field[name.size()] == '.');
 }
 
-std::string new_name(absl::string_view field, Kind kind, absl::string_view max_tokens) {
+std::string new_name(absl::string_view field, Kind kind, const FieldNames& names) {
   if (field.empty()) return "";
-  if (field == "max_new_tokens") return std::string(max_tokens);
+  for (const auto& [ours, theirs] : names) {
+    if (is_of(field, ours)) return absl::StrCat(theirs, field.substr(ours.size()));
+  }
+  if (field == "max_new_tokens") return "max_tokens";
   const Renaming* best = nullptr;
   for (const Renaming& r : kRenamings) {
     if (is_of(field, r.ours) && (best == nullptr || r.ours.size() > best->ours.size())) best = &r;
@@ -237,37 +306,35 @@ std::string new_name(absl::string_view field, Kind kind, absl::string_view max_t
 }  // namespace
 
 absl::StatusOr<Request> request_from(Kind kind, const std::string& body) {
-  if (!is_json(body) || !is_kind(body, JsonKind::kObject)) {
-    return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
-                        "one JSON object");
-  }
+  TANDEM_RETURN_IF_ERROR(check_json_object(body));
   Request out;
   out.kind = kind;
   Violations wrong;
   Fields in(body, "", &wrong);
+  if (const auto more = in.of_kind("extra_body", JsonKind::kObject)) in.absorb(*more);
   if (const auto extension = in.of_kind("tandem", JsonKind::kObject)) {
     extension_from(*extension, &out.message, &wrong);
   }
+  apply_fields(kind == Kind::kChat ? kChat : kText, &in, &out.message, &out.names, &wrong);
   out.message.set_model(in.string("model").value_or(""));
   sampling_from(&in, &out, &wrong);
   stream_from(&in, &out, &wrong);
   if (kind == Kind::kChat) {
-    chat_completion_from(&in, &out.message, &wrong);
+    chat_completion_from(&in, &out, &wrong);
   } else {
-    completion_from(&in, &out.message, &wrong);
+    completion_from(&in, &out, &wrong);
   }
-  in.ignore("user");
   in.end();
   TANDEM_RETURN_IF_ERROR(wrong.status());
   return out;
 }
 
-absl::Status renamed(const absl::Status& status, Kind kind, absl::string_view max_tokens) {
+absl::Status renamed(const absl::Status& status, Kind kind, const FieldNames& names) {
   const std::vector<Violation> violations = violations_of(status);
   if (violations.empty()) return status;
   Violations out;
   for (const Violation& v : violations) {
-    out.add(wrong_field(new_name(v.field, kind, max_tokens), v.description));
+    out.add(wrong_field(new_name(v.field, kind, names), v.description));
   }
   absl::Status out_status = out.status();
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {

@@ -1,4 +1,4 @@
-"""What a bystander sees of a server that nobody attacks, for the attacks' page to compare with."""
+"""The baseline of the attack report: a bystander's figures on a server without attacks."""
 
 import os
 import time

@@ -1,12 +1,13 @@
-"""A client that harms nobody, in a process of its own, beside an attack.
+"""A well-behaved client in a separate process, during an attack.
 
-Until its standard input ends it reads streams, each of which must come through whole; asks for what is
-refused at once; and looks at /healthz. What it saw is its output: a line when the first token has come,
-and one of JSON.
+Until its standard input ends it reads streams, each of which must come through whole; sends requests that
+are rejected at once; requests /healthz; and, where there is an HTTP API, lists its models and completes a
+text there. Its output is a line when the first token has come, and one of JSON.
 
-    python -m tests.attack.bystander FOLDER GRPC HTTP MODEL TOKENS [BEARER_TOKEN]
+    python -m tests.attack.bystander FOLDER GRPC HTTP OPENAI|- MODEL TOKENS [BEARER_TOKEN]
 """
 
+import http.client
 import json
 import sys
 import threading
@@ -22,18 +23,24 @@ PAUSE = 0.02  # between two refusals, and between two probes
 
 
 class Bystander:
-    def __init__(self, folder, address, http, model, tokens, token=None):
+    def __init__(self, folder, address, http, openai, model, tokens, token=None):
+        self.openai, self.token = openai, token
         self.client = Client(address, Api.generated(folder), token)
         self.http, self.model, self.tokens = http, model, int(tokens)
         self.stop = threading.Event()
         self.gaps, self.refusals, self.probes, self.wrong = [], [], [], []
+        self.listings, self.completions = [], []
 
     def run(self):
         # What the first call makes, a connection and this process' own code, is no answer of the server.
-        self.client.refusal(model="nobody")
+        self.client.refusal(model="unknown")
         threads = [
             threading.Thread(target=self._repeat, args=(act,))
-            for act in (self._refuse, self._probe)
+            for act in (
+                self._refuse,
+                self._probe,
+                *((self._list, self._complete) if self.openai != "-" else ()),
+            )
         ]
         for thread in threads:
             thread.start()
@@ -47,6 +54,8 @@ class Bystander:
             "gaps": self.gaps,
             "refusals": self.refusals,
             "probes": self.probes,
+            "listings": self.listings,
+            "completions": self.completions,
             "wrong": self.wrong,
         }
 
@@ -83,7 +92,7 @@ class Bystander:
 
     def _refuse(self):
         start = time.monotonic()
-        error = self.client.refusal(model="nobody")
+        error = self.client.refusal(model="unknown")
         self.refusals.append(time.monotonic() - start)
         if error is None or error.code() != grpc.StatusCode.NOT_FOUND:
             self.wrong.append(f"refused with {error and error.code()}")
@@ -98,6 +107,33 @@ class Bystander:
         except OSError:
             return  # closed at once where no file is left
         self.probes.append(time.monotonic() - start)
+
+    def _list(self):
+        self._api(self.listings, "GET", "/v1/models")
+
+    def _complete(self):
+        body = json.dumps({"model": self.model, "prompt": "x", "max_tokens": 3})
+        self._api(self.completions, "POST", "/v1/completions", body)
+
+    def _api(self, times, method, path, body=None):
+        """One request of the HTTP API, on a connection of its own."""
+        headers = {"Content-Type": "application/json"} if body else {}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        start = time.monotonic()
+        connection = http.client.HTTPConnection(self.openai, timeout=60)
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.wrong.append(f"{path} failed with {error!r}")
+            return
+        finally:
+            connection.close()
+        if response.status != 200:
+            self.wrong.append(f"{path} returned {response.status}")
+        times.append(time.monotonic() - start)
 
 
 if __name__ == "__main__":

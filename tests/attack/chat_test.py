@@ -57,7 +57,7 @@ def test_a_template_of_operators(attack, llama, tmp_path):
         message = client.messages.ChatMessage(role="user", content="hi")
         return client.messages.Chat(messages=[message] * count)
 
-    error = client.refusal(model="llama", chat=chat(2))  # what comes first makes room for itself
+    error = client.refusal(model="llama", chat=chat(2))  # renders once before memory is measured
     memory, threads = target.memory(), target.threads()
     with target.bystander():
         for _ in range(8):

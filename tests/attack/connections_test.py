@@ -101,8 +101,8 @@ def test_calls_that_end_at_once(attack, call):
             target.metric(f"tandem_{what}_total")
             for what in ("requests_failed", "pending_calls_expired")
         )
-        # A share, and not a number: how many end between gate and service is the machine's affair. If
-        # gRPC had to queue calls, most of those that were let in would be lost.
+        # A share, not a number: how many end before a service has them depends on the machine. If
+        # gRPC had to queue calls, most admitted calls would be lost.
         assert heard >= 1500, f"no attack: {heard} calls came, {len(gone)} connections are gone"
         assert lost < heard / 2, f"{lost} calls lost their places, and {heard} were heard of"
     target.assert_serves()
@@ -188,7 +188,7 @@ def test_watches_with_long_names(attack):
     target.assert_serves()
 
 
-def test_one_host_leaves_room_for_others(attack):
+def test_one_host_leaves_capacity_for_others(attack):
     """It opens all calls, checks and watches of health that it can, and sends nothing more."""
     target = attack("server { max_open_calls: 2000 }")
     check, watch = b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"

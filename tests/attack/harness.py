@@ -142,9 +142,9 @@ class Target:
             client.close()
         self.server.stop()
 
-    def connect(self, source=None, door="grpc"):
+    def connect(self, source=None, api="grpc"):
         """A bare connection, perhaps from another of this machine's addresses."""
-        host, port = self.server.ports[door].rsplit(":", 1)
+        host, port = self.server.ports[api].rsplit(":", 1)
         return socket.create_connection((host, int(port)), 30, (source, 0) if source else None)
 
     @property
@@ -202,34 +202,39 @@ class Target:
         assert answer.choices[0].finished.usage.completion_tokens == 3
 
     def assert_quiet(self):
-        """Nothing of what was asked is left: no request, no page in use."""
+        """Nothing of what was asked is left: no request, no page in use, no charge of memory."""
 
         def quiet():
             waiting = self.metric("tandem_requests_waiting")
             running = self.metric("tandem_requests_running")
-            return waiting == running == self.metric("tandem_kv_cache_pages", state="used") == 0
+            charged = self.metric("tandem_memory_bytes")
+            used = self.metric("tandem_kv_cache_pages", state="used")
+            return waiting == running == charged == used == 0
 
-        self.until(quiet, "no request and no page in use")
+        self.until(quiet, "no request, no page in use and no memory charged")
 
     def assert_no_call_is_left(self):
-        """Nor the place of one: one that ended before a service received it comes back in a minute."""
+        """Waits until no call has a place. A call that ended before a service received it keeps its
+        place for up to a minute."""
 
         def none():
             open_calls, pending = (
                 self.metric(f"tandem_{kind}_calls") for kind in ("open", "pending")
             )
-            # Those of whoever else is served meanwhile come and go.
+            # Calls of other clients start and end meanwhile.
             return open_calls <= 2 and pending == 0
 
         self.until(none, "no call is left, and no place", 120)
 
     @contextlib.contextmanager
-    def bystander(self, model="slow", tokens=200, token=None, allowed=96):
+    def bystander(self, model="slow", tokens=200, token=None, allowed=96, openai=False):
         """Another client, in a process of its own, is served beside what is done in the `with`: its
-        streams come through whole, what it must be refused is, and /healthz says 200. The server's
-        memory may grow by `allowed` MiB meanwhile."""
+        streams come through whole, what it must be refused is, and /healthz says 200. With `openai`,
+        so are its requests of the HTTP API. The server's memory may grow by `allowed` MiB meanwhile.
+        """
         command = [sys.executable, "-m", "tests.attack.bystander", self.api.folder]
-        command += [self.server.grpc, self.server.http, model, str(tokens)]
+        api = self.server.ports["openai"] if openai else "-"
+        command += [self.server.grpc, self.server.http, api, model, str(tokens)]
         other = subprocess.Popen(
             command + ([token] if token else []),
             cwd=ROOT,
@@ -265,5 +270,8 @@ class Target:
             "grown": grown / 2**20,
             "allowed": allowed,
         }
+        for what in ("listings", "completions"):
+            if saw[what]:
+                figures[what[:-1]] = max(saw[what]) * 1e3
         print(f"beside it: {figures}")
         record(**figures)

@@ -1,4 +1,4 @@
-"""Slow, silent and fat clients of the HTTP port hold up no probe."""
+"""Slow, silent and oversized clients of the HTTP port delay no probe."""
 
 import socket
 
@@ -52,6 +52,6 @@ def test_heads_and_bodies_without_end(attack):
             with connect(target) as connection:
                 connection.sendall(head)
                 taken = send_until_refused(connection, piece, 256 << 20)
-                assert taken < 64 << 20, f"{what}: the server goes on reading"
+                assert taken < 64 << 20, f"{what}: the server continues to read"
     assert target.memory() < before + (64 << 20)
     target.assert_serves()

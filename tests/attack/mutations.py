@@ -1,4 +1,4 @@
-"""Requests as nobody means them: bytes of good ones changed at random, and fields at their extremes.
+"""Malformed requests: valid ones with random byte changes, and fields at their extremes.
 
 Seeded: case `i` of a seed is the same on every machine, so a failure is repeated by its number.
 """

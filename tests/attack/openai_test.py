@@ -1,11 +1,13 @@
-"""Slow, silent, fat and greedy clients of the OpenAI door hold up nobody, there or at the other
-ports."""
+"""Slow, silent, large and greedy clients of the HTTP API delay no other client of any port."""
 
 import contextlib
 import http.client
 import json
 import socket
+import threading
+import time
 
+from harness import record
 from http_test import send_until_refused
 
 FLAG = "--openai=127.0.0.1:0"
@@ -77,7 +79,10 @@ def test_heads_and_bodies_without_end(attack):
     target = attack("", FLAG)
     before = target.memory()
     piece = b"x" * (1 << 20)
-    chunked = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
+    )
     begin = {
         "a header": b"GET /v1/models HTTP/1.1\r\nA: ",
         "a request line": b"GET /",
@@ -91,7 +96,7 @@ def test_heads_and_bodies_without_end(attack):
             with connect(target) as connection:
                 connection.sendall(first)
                 taken = send_until_refused(connection, piece, 256 << 20)
-                assert taken < 64 << 20, f"{what}: the server goes on reading"
+                assert taken < 64 << 20, f"{what}: the server continues to read"
     assert target.memory() < before + (64 << 20)
     assert_serves(target)
 
@@ -118,14 +123,14 @@ def test_more_connections_than_there_may_be(attack):
 
 def test_more_bodies_than_memory_for_them(attack):
     """Of one host; others have their part meanwhile."""
-    target = attack("server { max_transport_bytes: 16777216 max_receive_bytes: 4194304 }", FLAG)
+    target = attack("server { memory_bytes: 33554432 max_transport_bytes: 16777216 }", FLAG)
     before = target.memory()
     held = []
-    with target.bystander():
+    with target.bystander(openai=True):
         for _ in range(40):
             connection = connect(target, "127.0.0.2")
-            connection.sendall(head(4 << 20))
-            send_until_refused(connection, b"x" * (1 << 20), 3 << 20)
+            connection.sendall(head(2 << 20))
+            send_until_refused(connection, b"x" * (1 << 19), 3 << 19)
             held.append(connection)
         text = json.dumps({"model": "fake", "prompt": "x" * 1000, "max_tokens": 1})
         assert ask(target, text)[0] == 200
@@ -142,9 +147,8 @@ def test_more_bodies_than_memory_for_them(attack):
 
 
 def test_readers_that_do_not_read(attack):
-    """Streams whose readers stand still are paused, and end when the server's patience does; or, where
-    the machine is so slow that they are not full by then, when their connection is given up. None
-    is ever done."""
+    """Streams without a reader are paused, then ended after the configured time. On a slow machine their
+    buffers may not be full by then; they end with their connection. No stream completes."""
     target = attack("limits { stalled_stream_seconds: 0.5 }", FLAG)
     before = target.memory()
     with target.bystander():
@@ -158,7 +162,7 @@ def test_readers_that_do_not_read(attack):
             held.append(connection)
         target.until(
             lambda: target.server.log_text().count("method=openai/completions") == len(held),
-            "streams that nobody reads end",
+            "streams without a reader end",
         )
     ends = [
         line.split("status=", 1)[1].split()[0]
@@ -229,6 +233,128 @@ def test_hostile_json(attack):
     assert_serves(target)
 
 
+def flood(target, bodies, path="/v1/completions", source="127.0.0.2", leave=False):
+    """Sends each body on a connection of its own, all at once; returns the statuses of the answers.
+    `leave`: disconnects instead."""
+    statuses = []
+
+    def send(body):
+        with contextlib.suppress(OSError), connect(target, source) as connection:
+            connection.sendall(head(len(body)).replace(b"/v1/completions", path.encode()) + body)
+            if leave:
+                return
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            response.read()
+            statuses.append(response.status)
+
+    threads = [threading.Thread(target=send, args=(body,)) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return statuses
+
+
+def members(size):
+    return b"{" + b",".join([b'"":0'] * (size // 5)) + b"}"
+
+
+def assert_released(target):
+    """Nothing is charged but what open connections need."""
+    target.until(lambda: target.metric("tandem_memory_bytes") < 1 << 20, "memory is released")
+
+
+def test_bodies_of_many_members(attack):
+    target = attack("", FLAG)
+    with target.bystander(openai=True, allowed=256):
+        statuses = flood(target, [members(4_000_000)] * 10)
+        assert statuses == [400] * 10
+    assert_released(target)
+    assert_serves(target)
+
+
+def test_chats_of_empty_messages(attack):
+    target = attack("", FLAG)
+    chat = b'{"model":"fake","messages":[' + b",".join([b"{}"] * 1_300_000) + b"]}"
+    with target.bystander(openai=True, allowed=256):
+        statuses = flood(target, [chat] * 24, "/v1/chat/completions")
+        assert set(statuses) <= {400, 429} and len(statuses) == 24, statuses
+    assert_released(target)
+    assert_serves(target)
+
+
+def test_bodies_whose_clients_leave(attack):
+    """They are dropped when the client leaves, and counted until then."""
+    target = attack("server { memory_bytes: 134217728 }", FLAG)
+    with target.bystander(openai=True, allowed=160):
+        for _ in range(6):
+            flood(target, [members(4_000_000)] * 10, leave=True)
+        assert_released(target)
+    assert target.metric("tandem_memory_peak_bytes") <= target.metric("tandem_memory_limit_bytes")
+    assert_serves(target)
+
+
+def test_a_drain_drops_waiting_bodies(attack):
+    target = attack("server { grace_seconds: 1 }", FLAG)
+    body = members(4_000_000)
+    sent = []
+    for _ in range(10):
+        connection = connect(target, "127.0.0.2")
+        connection.sendall(head(len(body)) + body)
+        sent.append(connection)
+    began = time.monotonic()
+    assert target.server.stop() == 0, "3: the drain was cut off"
+    record(drained=len(sent), seconds=time.monotonic() - began)
+    for connection in sent:
+        connection.close()
+
+
+def test_bodies_without_a_token(attack, tmp_path):
+    """Are neither asked for nor read."""
+    token = "0123456789abcdef"
+    (tmp_path / "tokens").write_text(f"ann {token}\n")
+    target = attack(f'server {{ bearer_token_file: "{tmp_path}/tokens" }}', FLAG)
+    with target.bystander(token=token, openai=True):
+        held = []
+        for more in ("Expect: 100-continue\r\n", "Authorization: Bearer wrong-wrong-wrong\r\n"):
+            for _ in range(20):
+                connection = connect(target, "127.0.0.2")
+                connection.sendall(head(4_000_000, more))
+                response = http.client.HTTPResponse(connection)
+                response.begin()
+                assert response.status == (401 if "Expect" in more else 403)
+                assert response.getheader("Connection") == "close"
+                response.read()
+                send_until_refused(connection, b"x" * (1 << 18), 64 << 20)
+                held.append(connection)
+        assert target.metric("tandem_memory_bytes") < 4 << 20
+        for connection in held:
+            connection.close()
+    target.assert_serves(token)
+
+
+def test_answers_that_are_not_read(attack):
+    """They end with the time that they have to be read, and their memory is released."""
+    target = attack("limits { stalled_stream_seconds: 2 }", FLAG)
+    with target.bystander(openai=True, allowed=256):
+        held = []
+        for _ in range(48):
+            connection = connect(target, "127.0.0.2")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            fields = {"max_tokens": 1000, "logprobs": 20, "tandem": {"ignore_eos": True}}
+            connection.sendall(request(**fields))
+            held.append(connection)
+        target.until(
+            lambda: target.server.log_text().count("method=openai/completions") >= len(held),
+            "all are answered",
+        )
+        assert_released(target)
+    for connection in held:
+        connection.close()
+    assert_serves(target)
+
+
 def test_smuggled_requests(attack):
     """What a proxy may read differently is refused, and the connection closed."""
     target = attack("", FLAG)
@@ -239,6 +365,10 @@ def test_smuggled_requests(attack):
         b"Transfer-Encoding: chunked, identity\r\n",
         b"Content-Length : 5\r\n",
         b"X: y\r\n Content-Length: 5\r\n",
+        b"Transfer-Encoding: \x0bchunked\r\n",
+        b"Transfer-Encoding: chunked\x0c\r\n",
+        b"Content-Length: \x0c5\r\n",
+        b"Content-Length: 5\x0b\r\n",
     ):
         with connect(target) as connection:
             connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n" + headers)

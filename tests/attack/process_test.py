@@ -1,4 +1,4 @@
-"""What operators do to a server while it has much to do: logs nobody reads, signals, restarts."""
+"""Operations on a loaded server: logs without a reader, signals, restarts."""
 
 import contextlib
 import fcntl
@@ -91,7 +91,7 @@ def complete(api, address, **fields):
         return api.services.GenerationStub(channel).Complete(request, timeout=60, **fields)
 
 
-def test_a_log_that_nobody_reads(start, api):
+def test_a_log_without_a_reader(start, api):
     """Costs lines and nothing else: calls are answered, and the drain ends well."""
     ends = os.pipe()
     process, ports = start(stderr=ends[1])
@@ -110,7 +110,7 @@ def test_a_log_that_nobody_reads(start, api):
 
 
 def test_few_files(start, api):
-    """With 256 files there is room for 128 connections, and probes are answered whatever comes."""
+    """256 file descriptors allow 128 connections, and probes are always answered."""
     process, ports = start(
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)),
@@ -142,7 +142,7 @@ def test_few_files(start, api):
 
 
 def test_a_drain_with_a_backlog_ends(start, api):
-    """Calls that would take hours do not keep a server that was told to end."""
+    """Calls that would take hours do not delay a shutdown."""
     process, ports = start("", "--grace-seconds=1", stderr=subprocess.DEVNULL)
     channel = grpc.insecure_channel(ports["grpc"])
     stub = api.services.GenerationStub(channel)
@@ -182,7 +182,7 @@ def test_asked_twice_it_ends_at_once(start, api, tmp_path):
         process.send_signal(signal.SIGHUP)
         until(lambda: f"event=signal number={signal.SIGHUP:d}" in log_text())
         next(call)
-        assert process.poll() is None, "it ends nobody's drain"
+        assert process.poll() is None, "SIGHUP does not end the drain"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 1
         call.cancel()
@@ -191,7 +191,7 @@ def test_asked_twice_it_ends_at_once(start, api, tmp_path):
 def test_signals_before_anything_is_served(start, tmp_path):
     """SIGHUP ends nothing, and SIGTERM at once: there is nothing to drain."""
     trace = tmp_path / "trace"
-    os.mkfifo(trace)  # which nobody reads: its model is never loaded
+    os.mkfifo(trace)  # without a reader, so the model is never loaded
     waits = f'models {{ name: "waits" fake {{ trace_file: "{trace}" }} }}'
     with (tmp_path / "log").open("wb") as log:
         process = start(waits, stderr=log, served=False)
@@ -329,7 +329,7 @@ def test_a_rolling_restart_loses_no_request(start, api):
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         asked = clients.count() + 50
-        until(lambda asked=asked: clients.count() > asked)  # the other one goes on alone
+        until(lambda asked=asked: clients.count() > asked)  # the other server continues alone
         servers[i] = start("", f"--listen={addresses[i]}", stderr=subprocess.DEVNULL)
     for _, ports in servers:
         until(lambda ports=ports: takes_part(ports))
@@ -340,7 +340,7 @@ def test_a_rolling_restart_loses_no_request(start, api):
 
 
 def test_a_drain_that_hangs_is_cut_off(start, api, tmp_path):
-    """A device that is at one batch for ever does not keep a server that was told to end."""
+    """A device that never finishes a batch does not delay a shutdown."""
     trace = tmp_path / "trace"
     os.mkfifo(trace)
     reader = os.open(trace, os.O_RDONLY | os.O_NONBLOCK)  # and never reads

@@ -6,19 +6,19 @@ import string
 import grpc
 
 MIB = 1 << 20
-FAT = "lorem ipsum " * (4_000_000 // 12)  # about as much as one message may hold
+LONG = "lorem ipsum " * (4_000_000 // 12)  # about as much as one message may hold
 # A context that holds such a prompt, which takes a while to tokenize.
 WIDE = 'models { name: "wide" fake { max_positions: 262144 } }\n'
 
 
-def test_fat_prompts_are_refused_by_their_size(attack):
+def test_long_prompts_are_refused_by_their_size(attack):
     target = attack()
     with target.bystander():
         clients = [target.client() for _ in range(4)]
-        calls = [client.generate(text=FAT) for client in clients for _ in range(2)]
+        calls = [client.generate(text=LONG) for client in clients for _ in range(2)]
         for call in calls:
             assert call.code() == grpc.StatusCode.INVALID_ARGUMENT
-            assert f"text: {len(FAT)} bytes; allowed: at most 65536 bytes" in call.details()
+            assert f"text: {len(LONG)} bytes; allowed: at most 65536 bytes" in call.details()
             assert clients[0].details(call)[0] == "CONTEXT_LENGTH_EXCEEDED"
     assert target.metric("tandem_requests_failed_total", status="INVALID_ARGUMENT") == 8
     target.assert_quiet()
@@ -29,15 +29,15 @@ def test_what_waits_stays_within_its_memory(attack):
     target = attack(WIDE + "limits { max_waiting_bytes: 33554432 }")
     before = target.memory()
     with target.bystander(allowed=320):
-        calls = [target.client().generate(model="wide", text=FAT) for _ in range(4) for _ in "ab"]
-        more = [target.client().generate(model="wide", text=FAT) for _ in range(40)]
+        calls = [target.client().generate(model="wide", text=LONG) for _ in range(4) for _ in "ab"]
+        more = [target.client().generate(model="wide", text=LONG) for _ in range(40)]
         for call in more:  # of one client: that address may have half of the memory
             call.cancel()
         for _ in range(20):  # where those have been tokenized meanwhile, others wait
-            refused = target.client().refusal(model="wide", text=FAT)
+            refused = target.client().refusal(model="wide", text=LONG)
             if refused is not None:
                 break
-            calls += [target.client().generate(model="wide", text=FAT) for _ in range(8)]
+            calls += [target.client().generate(model="wide", text=LONG) for _ in range(8)]
         assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         reason, wait = target.client().details(refused)
         assert reason == "CLIENT_QUEUE_FULL"

@@ -108,7 +108,7 @@ class Soak:
 
     def touch(self):
         """Counts the bytes of KV pages that have been used, per model: a pool is resident only as far
-        as it was written, and goes on to its end before it uses a page again."""
+        as it was written, and is used to its end before a page is reused."""
         for model in MODELS_WITH_KV:
             pages = {
                 state: self.target.metric("tandem_kv_cache_pages", model=model, state=state)

@@ -1,4 +1,4 @@
-"""What the clients of a soak do: each is a thread that draws what comes next, from a seed.
+"""Clients of the soak test: threads that draw their next action from a seed.
 
 Half of the connections go through a wire with faults. There a call may end in any way, and what comes
 may be corrupt; on a direct connection a call ends as it asked to, and with the answer that is known.

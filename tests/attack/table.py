@@ -35,7 +35,7 @@ class Attack:
 ATTACKS = (
     Attack("alone_test.py::test_a_bystander_alone", "none: two seconds without an attack"),
     Attack(
-        "prompts_test.py::test_fat_prompts_are_refused_by_their_size",
+        "prompts_test.py::test_long_prompts_are_refused_by_their_size",
         "8 prompts of 4 MB, rejected",
     ),
     Attack(
@@ -73,7 +73,7 @@ ATTACKS = (
         "30,000 streams with expired deadlines",
     ),
     Attack(
-        "connections_test.py::test_one_host_leaves_room_for_others",
+        "connections_test.py::test_one_host_leaves_capacity_for_others",
         "one host opens all calls, checks and watches that its limits allow",
     ),
     Attack(
@@ -97,7 +97,7 @@ ATTACKS = (
         "metrics port: endless headers and bodies",
     ),
     Attack(
-        "process_test.py::test_a_log_that_nobody_reads",
+        "process_test.py::test_a_log_without_a_reader",
         "2,000 log lines into a full pipe",
     ),
     Attack(
@@ -117,9 +117,56 @@ ATTACKS = (
         "HTTP API: 40 bodies of 4 MiB, memory for 16 MiB",
     ),
     Attack("openai_test.py::test_readers_that_do_not_read", "HTTP API: 20 clients that never read"),
+    Attack(
+        "memory_test.py::test_compressed_messages_are_refused[/tandem.v1.Generation/Complete]",
+        "gzip messages that inflate to 512 MiB, `Complete`",
+    ),
+    Attack(
+        "memory_test.py::test_compressed_messages_are_refused[/tandem.v1.Generation/Generate]",
+        "gzip messages that inflate to 512 MiB, `Generate`",
+    ),
+    Attack(
+        "memory_test.py::test_compressed_messages_are_refused[/grpc.health.v1.Health/Check]",
+        "gzip messages that inflate to 512 MiB, health `Check`",
+    ),
+    Attack(
+        "memory_test.py::test_compressed_messages_are_refused[/grpc.reflection.v1.ServerReflection/ServerReflectionInfo]",
+        "gzip messages that inflate to 512 MiB, reflection",
+    ),
+    Attack(
+        "memory_test.py::test_empty_messages_are_counted_before_they_are_parsed",
+        "24 chats of 2 million empty messages",
+    ),
+    Attack(
+        "memory_test.py::test_answers_that_are_not_read_end",
+        "48 unary calls and 48 streams, answers never read",
+    ),
+    Attack(
+        "memory_test.py::test_a_call_without_a_token_sends_no_message",
+        "calls without a token that send headers only",
+    ),
+    Attack(
+        "memory_test.py::test_the_account_is_full_for_one_client_only",
+        "800 prompts of one client, memory for 36 MiB of them",
+    ),
     Attack("openai_test.py::test_hostile_json", "HTTP API: JSON a million levels deep or long"),
+    Attack(
+        "openai_test.py::test_bodies_of_many_members",
+        "HTTP API: 10 bodies of 800,000 members",
+    ),
+    Attack(
+        "openai_test.py::test_chats_of_empty_messages",
+        "HTTP API: 24 chats of 1.3 million messages",
+    ),
+    Attack(
+        "openai_test.py::test_bodies_whose_clients_leave",
+        "HTTP API: 60 bodies whose clients disconnect",
+    ),
+    Attack("openai_test.py::test_bodies_without_a_token", "HTTP API: 40 bodies without a token"),
+    Attack("openai_test.py::test_answers_that_are_not_read", "HTTP API: 48 answers, never read"),
 )
 BACKLOG = "process_test.py::test_a_drain_with_a_backlog_ends"
+BODIES = "openai_test.py::test_a_drain_drops_waiting_bodies"
 RESTART = "process_test.py::test_a_rolling_restart_loses_no_request"
 
 
@@ -133,22 +180,24 @@ def merged(lines: list[str]) -> dict[str, dict]:
 
 
 def rows(kept: dict[str, dict]) -> list[list[str]]:
-    known = {attack.test for attack in ATTACKS} | {BACKLOG, RESTART}
+    known = {attack.test for attack in ATTACKS} | {BACKLOG, BODIES, RESTART}
     if strangers := set(kept) - known:
         raise ValueError(f"tests/attack/table.py: ATTACKS lacks {sorted(strangers)}")
     found = []
     for attack in ATTACKS:
         saw = kept.get(attack.test)
         if saw is None:
-            found.append([attack.what, *["did not run"] * 4])
+            found.append([attack.what, *["did not run"] * 5])
             continue
         probe = "" if saw["probe"] is None else f"{saw['probe']:.0f}"
+        api = [f"{saw[what]:.0f}" for what in ("listing", "completion") if what in saw]
         found.append(
             [
                 attack.what,
                 f"{saw['gap_p99']:.0f}, {saw['gap']:.0f}",
                 f"{saw['refusal_median']:.1f}, {saw['refusal']:.0f}",
                 probe,
+                ", ".join(api),
                 f"{saw['grown']:.0f} of {saw['allowed']}",
             ]
         )
@@ -162,6 +211,11 @@ def sentences(kept: dict[str, dict]) -> list[str]:
         said.append(
             f"- **Drain with a backlog**: with {drain['drained']} calls queued and a grace period of 1 s, the server "
             f"exits with status 0 after {drain['seconds']:.1f} s."
+        )
+    if drain := kept.get(BODIES):
+        said.append(
+            f"- **Drain with {drain['drained']} unparsed bodies of 4 MB** and a grace period of 1 s: the server exits "
+            f"with status 0 after {drain['seconds']:.1f} s."
         )
     if restart := kept.get(RESTART):
         counts = " and ".join(f"{n} {kind}" for kind, n in restart["answered"].items())
@@ -194,7 +248,8 @@ def verdict(kept: dict[str, dict]) -> str:
 
 def markdown(kept: dict[str, dict], conditions: dict[str, str]) -> str:
     head = ["attack", "stream gap: p99, max, ms", "rejection: median, max, ms"]
-    main = table([*head, "`/healthz`, max, ms", "memory growth, of limit, MiB"], rows(kept))
+    head += ["`/healthz`, max, ms", "HTTP API: models, completion, max, ms"]
+    main = table([*head, "memory growth, of limit, MiB"], rows(kept))
     facts = "\n".join(f"| {name} | {value} |" for name, value in conditions.items())
     return f"""{main}
 
@@ -209,7 +264,7 @@ def markdown(kept: dict[str, dict], conditions: dict[str, str]) -> str:
 
 
 def attacked(binaries: Path, mutations: int, keep: Path) -> None:
-    tests = sorted({attack.test.split("[")[0] for attack in ATTACKS} | {BACKLOG, RESTART})
+    tests = sorted({attack.test.split("[")[0] for attack in ATTACKS} | {BACKLOG, BODIES, RESTART})
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *(f"tests/attack/{test}" for test in tests)],
         cwd=ROOT,

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.attack.table import ATTACKS, BACKLOG, RESTART, ROOT, markdown, merged, verdict
+from tests.attack.table import ATTACKS, BACKLOG, BODIES, RESTART, ROOT, markdown, merged, verdict
 
 SAW = {
     "gap": 12.3,
@@ -15,12 +15,15 @@ SAW = {
     "probe": 4.0,
     "grown": 7.7,
     "allowed": 96,
+    "listing": 2.0,
+    "completion": 9.0,
 }
 
 
 def lines():
     kept = [{"test": attack.test, **SAW} for attack in ATTACKS]
     kept.append({"test": BACKLOG, "drained": 200, "seconds": 1.61})
+    kept.append({"test": BODIES, "drained": 10, "seconds": 1.26})
     kept.append({"test": RESTART, "answered": {"unary": 3, "stream": 4}, "lost": 0})
     kept.append(
         {
@@ -31,7 +34,7 @@ def lines():
     return [json.dumps(line) for line in kept]
 
 
-@pytest.mark.parametrize("test", sorted({a.test for a in ATTACKS} | {BACKLOG, RESTART}))
+@pytest.mark.parametrize("test", sorted({a.test for a in ATTACKS} | {BACKLOG, BODIES, RESTART}))
 def test_rows_are_tests(test):
     file, name = test.split("[")[0].split("::")
     assert re.search(rf"^def {name}\(", (ROOT / "tests/attack" / file).read_text(), re.MULTILINE)
@@ -39,19 +42,22 @@ def test_rows_are_tests(test):
 
 def test_page():
     page = markdown(merged(lines()), {"date": "today"})
-    rows = [line for line in page.splitlines() if "| 6, 12 | 1.2, 30 | 4 | 8 of 96 |" in line]
+    rows = [
+        line for line in page.splitlines() if "| 6, 12 | 1.2, 30 | 4 | 2, 9 | 8 of 96 |" in line
+    ]
     assert len(rows) == len(ATTACKS)
     assert "did not run" not in page
     assert "3 unary and 4 stream calls were answered, **0 lost**" in page
     assert "**10,000 requests of mutated bytes" in page
     assert "9,000 INVALID_ARGUMENT, 1,000 OK" in page
+    assert "10 unparsed bodies" in page and "1.3 s" in page
     assert "200 calls" in page and "1.6 s" in page
     assert "| date | today |" in page
 
 
-def test_what_is_missing_is_said():
+def test_missing_parts_are_reported():
     page = markdown(merged(lines()[1:]), {})
-    assert page.count("did not run") == 4
+    assert page.count("did not run") == 5
 
 
 def test_what_was_kept_is_in_the_page_or_an_error():

@@ -25,10 +25,10 @@ def cached(client, text):
     return client.complete(text=text).choices[0].finished.usage.cached_tokens
 
 
-def test_the_prefix_cache_tells_nothing_about_others(tenants):
+def test_the_prefix_cache_reveals_nothing_about_others(tenants):
     target = tenants()
     ann, bob = clients_of(target)
-    secret = "the secret is 4711 and nobody else is to know it, or only half of it"
+    secret = "the secret is 4711 and no other client may know it, or a part of it"
     assert cached(ann, secret) == 0
     assert cached(bob, secret) == 0
     assert cached(ann, secret) > 0

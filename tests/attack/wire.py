@@ -109,7 +109,7 @@ class Wire:
                 writer.write_eof()
 
     async def _befall(self, fate, data, writer, ends):
-        """The data that goes on; None: this direction is over."""
+        """The data to forward; None: this direction is closed."""
         if fate.kind == "slow":
             await asyncio.sleep(fate.seconds)
         elif fate.kind == "crumbs":

@@ -161,7 +161,7 @@ def test_page_of_many_streams():
     assert streams.failures(servers) == []
 
 
-def test_missed_goals_of_many_streams_are_said():
+def test_missed_goals_of_many_streams_are_reported():
     from bench.peers import streams
 
     servers = [streams_of(13, 21, 20481), streams_of(10, 4, 16384)]

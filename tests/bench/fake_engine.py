@@ -1,4 +1,4 @@
-"""An engine for the tests of the benchmark's workers: answers by rule, says what was asked of it."""
+"""An engine for the tests of the benchmark's workers: answers by rule and reports its requests."""
 
 import os
 import time

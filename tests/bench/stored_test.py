@@ -70,10 +70,10 @@ def test_each_figure_has_the_settings_that_were_best_for_it(program, monkeypatch
 def test_perplexity_is_read_from_what_the_program_says():
     # All three windows: ln 2, ln 8 and 0.
     said = "...[1]2.0000,[2]4.0000,[3]2.5198,\nFinal estimate: PPL = 2.5198 +/- 0.1\n"
-    losses = gguf_perplexity.told(said, 3)
+    losses = gguf_perplexity.window_losses(said, 3)
     assert losses == pytest.approx([0.6931, 2.0794, 0.0], abs=1e-3)
     with pytest.raises(SystemExit, match="0 of 3 windows"):
-        gguf_perplexity.told("out of memory", 3)
+        gguf_perplexity.window_losses("out of memory", 3)
 
 
 def test_distances_from_fp32_have_standard_errors():
@@ -97,7 +97,7 @@ def test_windows_are_whole_and_begin_as_the_file_says(monkeypatch):
     assert windows[1][1] == ord("a") and windows[1][-1] == ord("b")
 
 
-def test_another_engine_has_its_fastest_settings_and_what_does_not_load_is_told(monkeypatch):
+def test_another_engine_has_its_fastest_settings_and_what_does_not_load_is_reported(monkeypatch):
     class Engine(Server):
         def __init__(self, kind, _, precision, environment):
             self.slower = {"batching": 4, "plain": 2}.get(precision, 1)

@@ -1,4 +1,4 @@
-"""Whole models beside other engines: how settings are chosen, and what the page makes of results."""
+"""Whole models compared with other engines: the choice of settings, and the page of results."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Engines in processes of their own: the protocol, and that they stand still between calls."""
+"""Engines in separate processes: the protocol, and that they are idle between calls."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def test_answers_what_the_engine_answers(start):
     assert one.ask("pass_seconds", context=1, rows=1, repeats=1) is None
 
 
-def test_an_error_is_told_and_the_engine_goes_on(start):
+def test_an_error_is_reported_and_the_engine_continues(start):
     one = start()
     with pytest.raises(worker.Failed, match="(?s)no step of 3.*by a library"):
         one.ask("configure", step=3)
@@ -62,7 +62,7 @@ def state(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
-def test_stands_still_but_when_asked(start):
+def test_is_idle_between_calls(start):
     one = start()
     process = one.ask("process")
     assert process == one.process.pid

@@ -95,7 +95,7 @@ def chat(binaries, played):
     return run
 
 
-def test_the_model_hears_all_that_was_said(chat, played):
+def test_the_model_gets_the_whole_conversation(chat, played):
     run = chat(["one", "two\\", "lines", "/exit", "never said"], "--system=S", "--method=bild")
     assert run.returncode == 0, run.stderr
     assert run.stdout == "1\n2\n"
@@ -125,7 +125,7 @@ def test_commands(chat, played):
     assert "/reset" in run.stderr
 
 
-def test_an_error_is_said_and_forgotten(chat, played):
+def test_an_error_is_reported_and_not_remembered(chat, played):
     run = chat(["wrong", "right"])
     assert "INVALID_ARGUMENT: temperature: -1" in run.stderr
     assert run.returncode == 0, "the last one was answered"
@@ -177,7 +177,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(binaries, played):
         terminal.read_until(b"a beginning")
         terminal.type(b"\x03")
         terminal.read_until(b"[interrupted]")
-        assert played.cancelled.wait(60), "the server goes on"
+        assert played.cancelled.wait(60), "the server continues"
         terminal.read_until(b"> ")
         terminal.type(b"half a line\x03")
         terminal.read_until(b"(Ctrl-D or /exit ends the program)")

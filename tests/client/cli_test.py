@@ -147,7 +147,7 @@ def test_json_has_the_documented_members(tandem):
         "tokens",
     } <= set(answer)
     assert answer["finish_reason"] == "MAX_TOKENS"
-    assert answer["method"] == "ngram"  # as far as that pays
+    assert answer["method"] == "ngram"  # chosen by auto
     assert answer["contract"] == "EXACT"
     assert answer["usage"] == {"prompt_tokens": 2, "cached_tokens": 0, "completion_tokens": 4}
     assert answer["seed"] == 7
@@ -168,7 +168,7 @@ def test_json_has_the_documented_members(tandem):
     } <= set(answer["stats"])
 
 
-def test_several_choices_are_printed_apart(tandem):
+def test_several_choices_are_printed_separately(tandem):
     flags = (*GENERATE, "--prompt=ab", "--max-new-tokens=8", "--temperature=1.3", "--seed=2")
     one = json.loads(tandem(*flags, "--format=json").stdout)
     answer = json.loads(tandem(*flags, "--n=3", "--format=json").stdout)
@@ -240,7 +240,7 @@ def test_a_failed_request_is_one_line_and_status_1(tandem, args, message):
     assert "SECRETPROMPT" not in lines[0]
 
 
-def test_nobody_there_is_status_1(tandem):
+def test_no_server_is_status_1(tandem):
     run = tandem("health", address="127.0.0.1:1")
     assert run.returncode == 1
     assert run.stderr.decode().startswith("UNAVAILABLE: cannot connect to 127.0.0.1:1")

@@ -77,7 +77,7 @@ def test_compare_shows_what_differs(tandem):
     assert first["stats"]["large_passes"] > second["stats"]["large_passes"]
 
 
-def test_compare_shows_a_method_that_fails_and_goes_on(tandem):
+def test_compare_shows_a_method_that_fails_and_continues(tandem):
     args = ("compare", "ab", "--model=pair", "--max-new-tokens=8", "--ignore-eos")
     args += ("--methods=bita,autoregressive,speculative",)
     run = tandem(*args)
@@ -216,3 +216,26 @@ def test_completion_of_an_unknown_shell(tandem):
     run = tandem("completion", "fish")
     assert run.returncode == 2
     assert 'SHELL: "fish"; allowed: bash, zsh' in run.stderr.decode()
+
+
+def test_reasoning_and_calls_are_separate_from_the_text(tandem, start_server, tmp_path):
+    call = '<tool_call>{"name": "now", "arguments": {"zone": "CET"}}</tool_call>'
+    answer = json.dumps(f"<think>Hm.</think>Look.{call}")
+    server = start_server(
+        f'models {{ name: "script" fake {{ answers: {answer} }} }} '
+        'deployments { name: "script" large: "script" reasoning_format: REASONING_FORMAT_THINK }'
+    )
+    chat = tmp_path / "chat.json"
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    chat.write_text(json.dumps({"messages": [{"role": "user", "content": "?"}], "tools": tools}))
+    run = tandem("generate", f"--chat={chat}", address=server.grpc)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == b"Look.\n"
+    assert run.stderr == b'Hm.\ncall now: {"zone": "CET"}\n'
+    run = tandem("generate", f"--chat={chat}", "--format=json", address=server.grpc)
+    made = json.loads(run.stdout)
+    assert made["text"] == "Look." and made["reasoning"] == "Hm."
+    assert made["tool_calls"][0]["name"] == "now"
+    assert json.loads(made["tool_calls"][0]["arguments"]) == {"zone": "CET"}
+    talk = tandem("chat", address=server.grpc, stdin="?\n")
+    assert talk.stdout.decode() == f"Look.{call}\n" and "Hm.\n" in talk.stderr.decode()

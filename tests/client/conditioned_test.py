@@ -1,5 +1,5 @@
-"""`tandem` on the pair with encoders that comes with the repository: the large model reads, the small one,
-told what that made of it, writes."""
+"""`tandem` with the shipped encoder-decoder pair: the large model reads the prompt, and the small model,
+conditioned on its encoder states, writes the answer."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def test_colours_show_who_read_and_who_wrote(shipped, tandem):
     shown = painted.stdout.decode()
     assert without_colours(shown).endswith(answer["text"] + "\n")
     assert "\x1b[2mdocstring: def is_empty" in shown  # what was read is dim
-    assert "\x1b[33m" in shown and "\x1b[32m" not in shown  # nobody checked what was written
+    assert "\x1b[33m" in shown and "\x1b[32m" not in shown  # the text was not verified
     legend, figures = painted.stderr.decode().splitlines()
     assert legend.startswith("\x1b[2mprompt, read by large\x1b[0m  \x1b[33msmall, unchecked 100 %")
     assert f"{tokens} tokens in 1 large and {stats['small_passes']} small passes" in figures
@@ -46,10 +46,13 @@ def test_verified_it_is_the_large_models_answer(shipped, tandem):
         tandem(*way, PROMPT, "--format=json", address=shipped.grpc)
         for way in ((*WAY, *verified), (*WAY[:2], "--method=autoregressive", WAY[3]))
     ]
-    told, large = (json.loads(run.stdout) for run in runs)
-    assert told["contract"] == "EXACT" and told["text"] == large["text"] != ""
+    conditioned, large = (json.loads(run.stdout) for run in runs)
+    assert conditioned["contract"] == "EXACT"
+    assert conditioned["text"] == large["text"] != ""
     with urllib.request.urlopen(f"http://{shipped.http}/metrics", timeout=60) as page:
         metrics = page.read().decode()
     lines = [line for line in metrics.splitlines() if 'method="llm_to_slm"' in line]
     made = [line for line in lines if line.startswith("tandem_generated_tokens_total")]
-    assert len(made) == 1 and float(made[0].split()[-1]) >= told["usage"]["completion_tokens"]
+    assert (
+        len(made) == 1 and float(made[0].split()[-1]) >= conditioned["usage"]["completion_tokens"]
+    )

@@ -64,7 +64,7 @@ def test_errors_name_what_is_wrong(example):
     ):
         done = example(*args)
         assert done.returncode == 1
-        # protobuf's Go says some spaces with one that does not break, so that nobody relies on it.
+        # protobuf's Go prints some spaces as non-breaking ones, so that programs do not rely on them.
         assert message in done.stderr.replace("\u00a0", " ")
         assert done.stdout == ""
 
@@ -127,7 +127,7 @@ class Full(grpc.GenericRpcHandler):
 @pytest.mark.parametrize(
     ("refusals", "words", "calls", "succeeds"),
     [(2, [], 3, True), (9, [], 4, False), (1, ["word"], 1, False)],
-    ids=["comes back when told", "gives up", "never after a token"],
+    ids=["retries after the delay", "gives up", "never after a token"],
 )
 def test_a_full_server_is_asked_again(example, tandem_client, refusals, words, calls, succeeds):
     import tandem_client.messages

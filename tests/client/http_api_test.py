@@ -1,4 +1,4 @@
-"""One prompt and one seed, through every door there is: the text is the same."""
+"""The same prompt and seed give the same text through every API and client."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ PROMPT = "Grüße: “example”"  # characters of several tokens each
 
 
 @pytest.fixture(scope="module")
-def door(start_server):
+def served(start_server):
     server = start_server(None, "--openai=127.0.0.1:0")
     server.openai = f"http://{server.ports['openai']}/v1"
     return server
@@ -23,11 +23,11 @@ def of(done):
     return done.stdout
 
 
-def by_command_line(door, request):
+def by_command_line(served, request):
     flags = ["--model=pair", f"--prompt={PROMPT}", f"--max-new-tokens={TOKENS}", f"--seed={SEED}"]
     flags += ["--temperature=1", "--ignore-eos", "--format=json"]
     tandem = request.getfixturevalue("tandem")
-    return json.loads(of(tandem("generate", *flags, address=door.grpc)))["text"]
+    return json.loads(of(tandem("generate", *flags, address=served.grpc)))["text"]
 
 
 FIELDS = {
@@ -48,52 +48,52 @@ COMPLETION = {
 }
 
 
-def by_python_package(door, request):
+def by_python_package(served, request):
     package = request.getfixturevalue("tandem_client")
     fields = {name: value for name, value in FIELDS.items() if name != "model"} | {"seed": SEED}
-    with package.Client(door.grpc) as client:
+    with package.Client(served.grpc) as client:
         return "".join(chunk.text for chunk in client.stream("pair", PROMPT, **fields))
 
 
-def by_node(door, request):
+def by_node(served, request):
     node = request.getfixturevalue("node")
     flags = [f"-{flag}" for flag in EXAMPLE]
-    return of(node("generate.js", f"--server={door.grpc}", *flags, f"--fields={MORE}"))
+    return of(node("generate.js", f"--server={served.grpc}", *flags, f"--fields={MORE}"))
 
 
-def by_go(door, request):
+def by_go(served, request):
     program = request.getfixturevalue("go_program")
-    flags = [f"-server={door.grpc}", *EXAMPLE, f"-fields={MORE}"]
+    flags = [f"-server={served.grpc}", *EXAMPLE, f"-fields={MORE}"]
     return of(subprocess.run([program, *flags], capture_output=True, text=True, timeout=120))
 
 
-def by_grpcurl(door, request):
+def by_grpcurl(served, request):
     tool = request.getfixturevalue("tool")("grpcurl")
     command = [tool, "-plaintext", "-max-time", "60", "-d", json.dumps(FIELDS | {"text": PROMPT})]
-    call = [door.grpc, "tandem.v1.Generation/Complete"]
+    call = [served.grpc, "tandem.v1.Generation/Complete"]
     done = subprocess.run([*command, *call], capture_output=True, text=True, timeout=120)
     return json.loads(of(done))["choices"][0]["text"]
 
 
-def by_openai_python(door, request):
+def by_openai_python(served, request):
     openai = pytest.importorskip("openai")
-    with openai.OpenAI(base_url=door.openai, api_key="none", max_retries=0) as client:
+    with openai.OpenAI(base_url=served.openai, api_key="none", max_retries=0) as client:
         stream = client.completions.create(
             **COMPLETION, stream=True, extra_body={"tandem": {"ignore_eos": True}}
         )
         return "".join(chunk.choices[0].text for chunk in stream)
 
 
-def by_openai_node(door, request):
+def by_openai_node(served, request):
     node = request.getfixturevalue("node")
-    flags = [f"--server={door.ports['openai']}", "--model=pair", f"--prompt={PROMPT}"]
+    flags = [f"--server={served.ports['openai']}", "--model=pair", f"--prompt={PROMPT}"]
     flags += [f"--max-tokens={TOKENS}", f"--seed={SEED}"]
     return of(node("openai.js", *flags, '--fields={"temperature":1,"tandem":{"ignore_eos":true}}'))
 
 
-def by_http(door, request):
+def by_http(served, request):
     asked = urllib.request.Request(
-        f"{door.openai}/completions",
+        f"{served.openai}/completions",
         json.dumps(COMPLETION | {"tandem": {"ignore_eos": True}}).encode(),
         {"Content-Type": "application/json"},
     )
@@ -113,6 +113,6 @@ def by_http(door, request):
         by_http,
     ],
 )
-def test_the_same_seed_gives_the_same_text(door, request, ask):
-    text = ask(door, request)
-    assert text == by_command_line(door, request) != ""
+def test_the_same_seed_gives_the_same_text(served, request, ask):
+    text = ask(served, request)
+    assert text == by_command_line(served, request) != ""

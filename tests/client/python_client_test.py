@@ -56,6 +56,33 @@ def test_scores_tokenizes_and_lists(client, tandem_client):
         client.complete("fake", messages=[{"role": "robot", "content": ""}], n=50)
 
 
+def test_tool_calls_and_reasoning(tandem_client, start_server):
+    call = '<tool_call>{"name": "now", "arguments": {"zone": "CET"}}</tool_call>'
+    server = start_server(
+        f"models {{ name: 'script' fake {{ answers: {json.dumps('<think>Hm.</think>Look.' + call)} }} }}"
+        " deployments { name: 'script' large: 'script' reasoning_format: REASONING_FORMAT_THINK }"
+    )
+    chat = {
+        "messages": [{"role": "user", "content": "?"}],
+        "tools": ['{"type": "function", "function": {"name": "now"}}'],
+    }
+    with tandem_client.Client(server.grpc) as client:
+        whole = client.complete("script", **chat).choices[0]
+        assert (whole.reasoning, whole.text) == ("Hm.", "Look.")
+        (made,) = whole.tool_calls
+        assert (made.index, made.name, json.loads(made.arguments)) == (0, "now", {"zone": "CET"})
+        assert whole.finished.tool_calls == 1 and len(made.id) == 9
+        assert whole.finished.usage.reasoning_tokens == len("<think>Hm.</think>")
+        events = list(client.events("script", **chat))
+        assert "".join(event.reasoning for event in events[1:-1]) == "Hm."
+        parts = [part for event in events[1:-1] for part in event.tool_calls]
+        assert json.loads("".join(part.arguments for part in parts)) == {"zone": "CET"}
+        raw = client.complete("script", raw_text=True, **chat)
+        assert raw.text == "<think>Hm.</think>Look." + call
+        none = client.complete("script", tool_choice="TOOL_CHOICE_NONE", **chat)
+        assert none.text == "Look." + call
+
+
 def test_errors_say_which_fields(client, tandem_client):
     with pytest.raises(tandem_client.TandemError) as error:
         client.complete("fake", "x", temperature=200, top_p=7, request_id="mine")

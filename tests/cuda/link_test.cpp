@@ -1,5 +1,5 @@
-// Says whether LibTorch's CUDA half is linked and whether there is a GPU; fails only if what it
-// says is contradictory.
+// Reports whether LibTorch's CUDA part is linked and whether there is a GPU. Fails only if the two
+// answers contradict each other.
 #include <ATen/Context.h>
 #include <cuda_runtime_api.h>
 

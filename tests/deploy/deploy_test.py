@@ -62,7 +62,7 @@ def test_pods_end_in_time_and_are_asked_by_grpc():
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_openais_door_is_where_its_service_leads(name):
+def test_the_http_api_is_where_its_service_points(name):
     found = resources(name)
     (server,) = found["Deployment", "tandem"]["spec"]["template"]["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in server["ports"]}
@@ -204,12 +204,15 @@ def test_envoy_may_call_and_has_limits():
     limits = manager["typed_config"]
     routes = limits["route_config"]["virtual_hosts"][0]["routes"]
     clusters = {cluster["name"]: cluster for cluster in config["static_resources"]["clusters"]}
-    assert {route["route"]["cluster"] for route in routes} == set(clusters)
+    assert {route["route"]["cluster"] for route in routes if "route" in route} == set(clusters)
     endpoint = clusters["tandem-openai"]["load_assignment"]["endpoints"][0]["lb_endpoints"][0]
     assert endpoint["endpoint"]["address"]["socket_address"]["port_value"] == 8000
     assert limits["http2_protocol_options"]["max_concurrent_streams"] <= 1024
     assert limits["max_request_headers_kb"] <= 8
-    route = limits["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
+    assert routes[0]["match"]["headers"][0]["name"] == "grpc-encoding", (
+        "the first: it holds for all"
+    )
+    route = routes[1]["route"]
     assert "unavailable" in route["retry_policy"]["retry_on"].split(",")
     layer = config["layered_runtime"]["layers"][0]["static_layer"]
     assert layer["overload.premature_reset_total_stream_count"] <= 500
@@ -220,10 +223,10 @@ def test_compose_mounts_what_is_there_and_monitors_when_asked():
     compose = yaml.safe_load((folder / "compose.yaml").read_text("utf-8"))
     for name, service in compose["services"].items():
         for volume in service.get("volumes", []):
-            source = volume.split(":")[0]
+            source = volume["source"] if isinstance(volume, dict) else volume.split(":")[0]
             if not source.startswith("."):
                 assert source in compose["volumes"]
-            elif source != "./tls":  # the user's
+            elif source not in ("./tls", "./tokens"):  # the user's
                 assert (folder / source).exists(), volume
         monitors = name in ("prometheus", "grafana")
         assert (service.get("profiles") == ["monitoring"]) == monitors
@@ -231,3 +234,19 @@ def test_compose_mounts_what_is_there_and_monitors_when_asked():
             assert port.startswith("127.0.0.1:") or name == "envoy", f"{name} is open to the world"
         for other in service.get("depends_on", []):
             assert other in compose["services"]
+
+
+def test_compose_needs_tokens_and_limits_each_client():
+    """Its port is published, so every call needs a token, and one client cannot take all places."""
+    folder = DEPLOY / "compose"
+    compose = yaml.safe_load((folder / "compose.yaml").read_text("utf-8"))
+    tandem = compose["services"]["tandem"]
+    config = (folder / "deployment.textproto").read_text("utf-8")
+    (tokens,) = (v for v in tandem["volumes"] if isinstance(v, dict))
+    assert tokens["bind"] == {"create_host_path": False}, "a missing file must be an error"
+    assert f'bearer_token_file: "{tokens["target"]}"' in config
+    envoy = yaml.safe_load((DEPLOY / "kubernetes/envoy/envoy.yaml").read_text("utf-8"))
+    clusters = {cluster["name"]: cluster for cluster in envoy["static_resources"]["clusters"]}
+    (threshold,) = clusters["tandem-openai"]["circuit_breakers"]["thresholds"]
+    (most,) = re.findall(r"max_requests: (\d+)", config)
+    assert 2 * int(most) <= threshold["max_requests"]

@@ -83,11 +83,11 @@ def here(certificate, servers, checks):
     (listener,) = config["static_resources"]["listeners"]
     listener["address"] = address_of("127.0.0.1:0")
     for cluster in config["static_resources"]["clusters"]:
-        door = "openai" if cluster["name"] == "tandem-openai" else "grpc"
+        api = "openai" if cluster["name"] == "tandem-openai" else "grpc"
         ends = []
         for server in servers:
-            end = {"address": address_of(server.ports[door])}
-            if door == "openai":
+            end = {"address": address_of(server.ports[api])}
+            if api == "openai":
                 port = int(server.http.rsplit(":", 1)[1])
                 end["health_check_config"] = {"port_value": port}
             ends.append({"endpoint": end})
@@ -125,7 +125,7 @@ class Proxy:
 
     def client(self, api):
         """One that retries nothing."""
-        client = Client("nobody:1", api)
+        client = Client("unknown:1", api)
         client.close()
         credentials = grpc.ssl_channel_credentials((self.certificate / "tls.crt").read_bytes())
         options = [("grpc.enable_retries", 0), ("grpc.ssl_target_name_override", "localhost")]
@@ -201,7 +201,7 @@ def until(condition, process, folder):
         time.sleep(0.05)
 
 
-def test_the_file_as_it_is_is_valid(program, certificate, tmp_path):
+def test_the_shipped_file_is_valid(program, certificate, tmp_path):
     """But for where its certificate is."""
     (tmp_path / "envoy.yaml").write_text(text_of(certificate))
     command = [program, "--mode", "validate", "--config-path", tmp_path / "envoy.yaml"]
@@ -225,7 +225,7 @@ def test_what_passes_and_what_does_not(proxied, api):
     assert answer.choices[0].finished.usage.completion_tokens == 3
     events = list(client.generate(max_new_tokens=3))
     assert events[-1].HasField("finished")
-    refused = client.refusal(model="nobody")
+    refused = client.refusal(model="unknown")
     assert refused.code() == grpc.StatusCode.NOT_FOUND
     assert client.details(refused)[0] == "MODEL_NOT_FOUND"
     watch = client.channel.unary_unary("/grpc.health.v1.Health/Check")
@@ -235,6 +235,12 @@ def test_what_passes_and_what_does_not(proxied, api):
     with pytest.raises(grpc.RpcError) as reflection:
         client.channel.unary_unary(service)(b"", timeout=60)
     assert reflection.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+    stub = client.stub.Complete
+    with pytest.raises(grpc.RpcError) as compressed:
+        stub(client.request(), timeout=60, compression=grpc.Compression.Gzip)
+    assert compressed.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "identity" in compressed.value.details()
 
     status, body = proxy.get("/v1/models")
     assert status == 200
@@ -250,9 +256,9 @@ def test_heads_have_a_bound(proxied):
 
 
 def test_a_client_that_retries_nothing_loses_no_call_that_a_drain_refuses(proxied, api):
-    """Calls come before, while and after a server is told to end. Health checks are far between: it is
+    """Calls come before, during and after a server's shutdown. Health checks are far between: it is
     the retry policy that finds another server. What it does not retry: a call that crosses the end of
-    its connection, since nobody knows whether it ended the server."""
+    its connection, as it cannot be known whether it ended the server."""
     proxy, servers = proxied(2, checks=3600, models=MODELS + MORE)
     draining = Target(servers[0], api)
     client = proxy.client(api)
@@ -367,7 +373,7 @@ def test_streams_without_settings_ack_are_bounded(proxied, api):
 
 @pytest.mark.parametrize("where", ["headers", "trailers"])
 @pytest.mark.parametrize("bad", [(b"x-bin", b"!!!!"), (b"grpc-tags-bin", b"!"), (b"te", b"gzip")])
-def test_a_header_that_cannot_be_decoded_costs_nobody_else(proxied, api, bad, where):
+def test_a_header_that_cannot_be_decoded_costs_no_other_client(proxied, api, bad, where):
     """CVE-2024-7246: others' calls share Envoy's connection to the server, and HPACK's table there."""
     proxy, _ = proxied()
     client = proxy.client(api)

@@ -123,7 +123,7 @@ def test_lint_finds_nothing(helm, values):
     assert "0 chart(s) failed" in helm("lint", "--strict", CHART, values=values)
 
 
-def test_values_as_they_are(render):
+def test_default_values(render):
     found = render(PLAIN)
     assert {kind for kind, _ in found} == {
         "ConfigMap", "Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget",
@@ -187,7 +187,7 @@ def test_gpus_models_and_places(render):
     subprocess.run(["sh", "-n"], input=script, text=True, check=True, timeout=60)
 
 
-def test_monitoring_takes_the_rules_and_the_dashboard_as_they_are(render):
+def test_monitoring_takes_the_rules_and_the_dashboard_unchanged(render):
     found = render(MONITORED)
     observability = ROOT / "deploy" / "observability"
     rules = only(found, "PrometheusRule")["spec"]
@@ -204,13 +204,13 @@ def test_monitoring_takes_the_rules_and_the_dashboard_as_they_are(render):
     assert pods["spec"]["volumes"][1]["persistentVolumeClaim"] == {"claimName": "mine"}
 
 
-def test_openais_door_and_spans(render):
+def test_the_http_api_and_spans(render):
     found = render(OPENAI)
     pods, server = server_of(found)
     ports = {port["name"]: port["containerPort"] for port in server["ports"]}
     text = config_of(found)
     assert f'openai: "[::]:{ports["openai"]}"' in text
-    assert "tls {" in text and "insecure: true" in text, "the door has no TLS"
+    assert "tls {" in text and "insecure: true" in text, "the HTTP API has no TLS"
     assert 'otlp { endpoint: "collector.tracing:4317" sample_ratio: 0.5 }' in text
     service = found["Service", "release-tandem-openai"]
     assert service["spec"]["ports"][0] == {"name": "openai", "port": 80, "targetPort": "openai"}

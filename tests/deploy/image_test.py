@@ -42,7 +42,7 @@ def test_health_check_of_the_container(status, exit_code, host):
         threading.Thread(target=server.handle_request, daemon=True).start()
         address = f"{host}:{server.server_port}"
         assert health(address) == exit_code
-    assert health(address) == 1, "nobody listens"
+    assert health(address) == 1, "no server listens"
 
 
 def test_health_check_by_ipv6():

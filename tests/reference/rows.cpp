@@ -38,7 +38,7 @@ Token race(const std::vector<float>& weights, std::array<uint32_t, 2> key) {
     x = ((x ^ (x >> 11)) + key[1]) * 0xac4c1b51;
     x = (x ^ (x >> 15)) * 0x31848bab;
     x = x ^ (x >> 14);
-    // E to the last bit, or a near tie would be told otherwise.
+    // E to the last bit, or a near tie would be decided differently.
     const float of_v = std::ldexp(weights[v], 64) / sampling::exponential(x);
     if (of_v > speed) {
       speed = of_v;

@@ -30,7 +30,7 @@ struct Model {
 // The token v with the least E_v / w_v, as sampling/race.h has it, said as plainly as it can be.
 Token race(const std::vector<float>& weights, std::array<uint32_t, 2> key);
 
-// What the model says after `tokens`.
+// The model's output after `tokens`.
 struct Row {
   std::vector<float> logits;
   int position = 0;  // of the row

@@ -26,7 +26,7 @@ struct Speculated {
 };
 
 // What followed the most recent earlier occurrence of the longest suffix, of at most `longest`
-// tokens; a copy that comes to the end goes on with itself.
+// tokens; a copy that reaches the end continues with itself.
 inline Tokens prompt_lookup(const Tokens& text, int longest, int n) {
   const int size = static_cast<int>(text.size());
   for (int k = std::min(longest, size - 1); k >= 1; --k) {
@@ -40,9 +40,9 @@ inline Tokens prompt_lookup(const Tokens& text, int longest, int n) {
   return {};
 }
 
-// What one pass of a draft model with masks says behind `text`, at most `room` tokens: `guesses`,
-// as far as it says them itself, with a token of its own. Then guesses are what its masks foresee
-// behind that, with their confidence.
+// Tokens of one pass of a draft model with masks after `text`, at most `room`: the `guesses` that
+// it confirms, then a token of its own. Afterwards `guesses` holds the predictions of its masks
+// after that token, with their confidence.
 struct Guess {
   Token token;
   double confidence;
@@ -88,8 +88,8 @@ inline Tokens masked_drafts(const Model& draft, const Output& out, const Warp& w
   return x;
 }
 
-// `broken`: the rejected are drawn again from p instead of the residual, or drafts are drawn apart
-// from the target's own tokens. Tests must notice.
+// `broken`: rejected tokens are drawn again from p instead of the residual, or drafts are drawn
+// independently of the target's tokens. Tests must detect both.
 inline Speculated speculative(const Model& target, const Model& draft, const Tokens& prompt,
                               const Warp& w, const Drafting& a, const Tokens& eos,
                               int max_new_tokens, bool broken = false) {

@@ -17,7 +17,9 @@ class CheckProseTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for name, text in files.items():
-                path = root / name.replace("__", "/").replace("_md", ".md").replace("_h", ".h")
+                path = root / name.replace("__", "/").replace("_md", ".md").replace(
+                    "_h", ".h"
+                ).replace("_py", ".py")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
             subprocess.run(["git", "init", "-q", root], check=True)
@@ -57,6 +59,14 @@ class CheckProseTest(unittest.TestCase):
         found = self.check(engine__a_h=line * (check_prose.COMMENT_HITS + 1))
         self.assertIn("engine/a.h:1: 'Nobody' in a comment", found)
         self.assertEqual(self.check(engine__a_h=line * check_prose.COMMENT_HITS), [])
+
+    def test_docstrings_and_comments_of_python_are_comments(self):
+        limit = check_prose.COMMENT_HITS
+        text = 'x = "nobody"  # nobody\n' + '"""Whoever. A `nobody` user."""\n' * limit
+        found = self.check(tests__a_py=text)
+        self.assertIn("tests/a.py:1: 'nobody' in a comment", found)
+        self.assertIn("tests/a.py:2: 'Whoever' in a comment", found)
+        self.assertEqual(len(found), limit + 2)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class ModelsTest(unittest.TestCase):
             archive.unlink()
         self.assertIn("already downloaded", self.run_models("fetch", "tiny").stdout)
 
-    def test_goes_on_after_the_parts_that_are_here(self):
+    def test_resumes_after_the_parts_that_are_here(self):
         third = next(self.index.glob("tiny_part3*"))
         kept = third.read_bytes()
         third.unlink()

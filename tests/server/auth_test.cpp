@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 
 namespace tandem {
@@ -23,11 +24,36 @@ TEST(Authenticator, Tokens) {
 }
 
 TEST(Authenticator, BadFilesAreRefusedWithoutQuotingSecrets) {
-  EXPECT_EQ(std::string(Authenticator::parse("ann tooshort", "f").status().message()),
+  EXPECT_EQ(std::string(Authenticator::parse("ann tooshort\n", "f").status().message()),
             "f:1: allowed: NAME TOKEN or TOKEN, with a token of at least 16 characters");
-  EXPECT_FALSE(Authenticator::parse("a b 0123456789abcdef", "f").ok());
+  EXPECT_FALSE(Authenticator::parse("a b 0123456789abcdef\n", "f").ok());
   EXPECT_FALSE(Authenticator::parse("# none\n", "f").ok());
   EXPECT_FALSE(Authenticator::load("/nonexistent").ok());
+}
+
+TEST(Authenticator, ACutOffFileIsRefused) {
+  const std::string file = "ann 0123456789abcdef\nbob fedcba9876543210fedcba9876543210\n";
+  EXPECT_TRUE(Authenticator::parse(file, "f").ok());
+  // Every prefix that ends within a line.
+  for (size_t size = 1; size < file.size(); ++size) {
+    if (file[size - 1] == '\n') continue;
+    EXPECT_FALSE(Authenticator::parse(file.substr(0, size), "f").ok()) << size;
+  }
+  EXPECT_EQ(std::string(Authenticator::parse("ann 0123456789abcdef", "f").status().message()),
+            "f: the last line has no newline; allowed: complete lines");
+}
+
+TEST(Authenticator, ATokenNamesOneClient) {
+  EXPECT_EQ(std::string(Authenticator::parse("ann 0123456789abcdef\n#\nbob 0123456789abcdef\n", "f")
+                            .status()
+                            .message()),
+            "f:3: the token of line 1; allowed: each token once");
+  const auto rotated = Authenticator::parse(
+      "ann 0123456789abcdef\nann fedcba9876543210\nbob aaaaaaaaaaaaaaaa\n", "f");
+  ASSERT_TRUE(rotated.ok()) << rotated.status();
+  EXPECT_EQ(rotated->names(), (std::set<std::string>{"ann", "bob"}));
+  EXPECT_EQ(*rotated->check("Bearer 0123456789abcdef"), "ann");
+  EXPECT_EQ(*rotated->check("Bearer fedcba9876543210"), "ann");
 }
 
 TEST(Authenticator, OneHostIsOneClient) {

@@ -66,7 +66,7 @@ def test_small_files_of_models_are_read(check, tmp_path, file, text):
     model = tmp_path / "model"
     shutil.copytree(ROOT / "models" / "code-small", model)
     for weights in model.glob("*.safetensors"):
-        weights.write_bytes(b"")  # nobody looks at them
+        weights.write_bytes(b"")  # not read
     config = f'models {{ name: "m" path: "{model}" }}'
     assert check(config).returncode == 0
     assert json.loads((model / "config.json").read_text("utf-8"))

@@ -24,7 +24,8 @@ TEST(ServerConfig, ReadsEveryField) {
       "handshake_timeout_seconds: 9 max_unread_bytes: 5000 max_unread_tokens: 10 "
       "log_format: \"json\" openai: \"unix:/o\" insecure: true max_connections: 11 "
       "max_connections_per_host: 12 max_open_calls: 13 max_transport_bytes: 16777216 "
-      "stuck_seconds: 14 max_send_bytes: 1025");
+      "stuck_seconds: 14 max_send_bytes: 1025 memory_bytes: 100000000 "
+      "max_connection_age_grace_seconds: 15");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen, "[::1]:5");
   EXPECT_EQ(config->http, "off");
@@ -50,6 +51,33 @@ TEST(ServerConfig, ReadsEveryField) {
   EXPECT_EQ(config->max_transport_bytes, 16777216);
   EXPECT_EQ(config->stuck, std::chrono::seconds(14));
   EXPECT_EQ(config->max_send_bytes, 1025);
+  EXPECT_EQ(config->memory_bytes, 100000000);
+  EXPECT_EQ(config->max_connection_age_grace, std::chrono::seconds(15));
+}
+
+TEST(ServerConfig, MemoryOfCalls) {
+  constexpr int64_t kMiB = 1 << 20;
+  EXPECT_EQ(default_memory_bytes(0), 1024 * kMiB);
+  EXPECT_EQ(default_memory_bytes(100 * kMiB), 256 * kMiB);
+  EXPECT_EQ(default_memory_bytes(2048 * kMiB), 512 * kMiB);
+  EXPECT_EQ(default_memory_bytes(int64_t{1} << 40), 4096 * kMiB);
+  const auto transport = [](const char* text) {
+    const auto config = settings(text);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config->max_transport_bytes;
+  };
+  EXPECT_EQ(transport("memory_bytes: 33554432"), 16 * kMiB);
+  EXPECT_EQ(transport("memory_bytes: 1073741824"), 256 * kMiB);
+  EXPECT_EQ(transport("memory_bytes: 17179869184"), 1024 * kMiB);
+  EXPECT_EQ(transport("memory_bytes: 1073741824 max_transport_bytes: 536870912"), 512 * kMiB);
+}
+
+TEST(ServerConfig, TheTimeOfUnreadAnswersIsThatOfStreams) {
+  const auto stalled = [](const std::string& limits) {
+    return server_config(*ConfigFile::parse("limits { " + limits + " }", "f"))->stalled_stream;
+  };
+  EXPECT_EQ(stalled(""), std::chrono::seconds(600));
+  EXPECT_EQ(stalled("stalled_stream_seconds: 1.5"), std::chrono::milliseconds(1500));
 }
 
 TEST(ServerConfig, Errors) {
@@ -65,6 +93,9 @@ TEST(ServerConfig, Errors) {
        "f:1: server.openai: \"off\"; allowed: HOST:PORT with a port in [0, 65535]"},
       {"grace_seconds: nan", "f:1: server.grace_seconds: nan; allowed: [0, 86400]"},
       {"max_receive_bytes: 1", "f:1: server.max_receive_bytes: 1; allowed: [1024, 1073741824]"},
+      {"memory_bytes: 1", "f:1: server.memory_bytes: 1; allowed: [33554432, 1099511627776]"},
+      {"memory_bytes: 67108864 max_transport_bytes: 33554433",
+       "f:1: server.max_transport_bytes: 33554433; allowed: [16777216, 33554432]"},
       {"log_level: \"all\"", "f:1: server.log_level: \"all\"; allowed: debug, info, warn, error"},
       {"tls { certificate: \"/nonexistent\" }",
        "f:1: server.tls.certificate: \"/nonexistent\"; allowed: a readable, non-empty file"},

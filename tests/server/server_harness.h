@@ -66,7 +66,7 @@ struct Harness {
     server = *std::move(started);
     EngineConfig of_engine = engine_config(*file).value();
     if (change) change(&of_engine);
-    auto created = Engine::create(std::move(of_engine));
+    auto created = Engine::create(std::move(of_engine), {}, server->memory());
     EXPECT_TRUE(created.ok()) << created.status();
     engine = *std::move(created);
     if (attach) server->attach(engine.get());

@@ -113,7 +113,7 @@ TEST(ServerLifecycle, ALostDeviceTakesItsModelsOutOfService) {
   lost[1] = true;
   EXPECT_EQ(h.client->complete(ask("other", "x", 5)).status().code(),
             absl::StatusCode::kUnavailable);
-  // Whoever has heard of the loss finds it in health.
+  // Health reports the loss before clients see it.
   EXPECT_EQ(health("other"), "NOT_SERVING");
   for (const char* model : {"", "fake", "across"}) EXPECT_EQ(health(model), "SERVING") << model;
   EXPECT_TRUE(eventually([&] { return of_other.states().size() == 2; }));
@@ -147,7 +147,7 @@ TEST(ServerLifecycle, ALostDeviceTakesItsModelsOutOfService) {
 
 // A device that never answers is not lost, and nothing says so but the time that it takes. The fake
 // one answers on the loop, which it holds up.
-TEST(ServerLifecycle, ADeviceThatHangsIsSeenAndSaid) {
+TEST(ServerLifecycle, ADeviceThatHangsIsReported) {
   std::atomic<bool> hangs{false};
   std::promise<void> go;
   const std::shared_future<void> goes_on = go.get_future().share();
@@ -189,13 +189,13 @@ TEST(ServerLifecycle, DrainFinishesStreamsAndRefusesNewOnes) {
   std::promise<void> running;
   Stream s;
   std::thread client([&] {
-    bool told = false;
+    bool started = false;
     v1::GenerateRequest request = ask("slow", "drain", 200);
     request.mutable_autoregressive();  // a token at a time, so that it takes a second
     s.status = h.client->generate(request, [&](const v1::GenerateResponse& e) {
       s.add(e);
-      if (!told && e.has_chunk()) running.set_value();
-      told = told || e.has_chunk();
+      if (!started && e.has_chunk()) running.set_value();
+      started = started || e.has_chunk();
       return true;
     });
   });
@@ -220,10 +220,10 @@ TEST(ServerLifecycle, StreamsStillOpenAtTheEndOfTheGraceGetUnavailable) {
   std::promise<void> running;
   absl::Status status;
   std::thread client([&] {
-    bool told = false;
+    bool started = false;
     status = h.client->generate(ask("slow", "x", 3000), [&](const v1::GenerateResponse& e) {
-      if (!told && e.has_chunk()) running.set_value();
-      told = told || e.has_chunk();
+      if (!started && e.has_chunk()) running.set_value();
+      started = started || e.has_chunk();
       return true;
     });
   });

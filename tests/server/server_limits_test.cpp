@@ -52,14 +52,14 @@ TEST(ServerLimits, BrokenMessagesAreNamedAsSuch) {
   EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
 }
 
-TEST(ServerLimits, OversizeMessagesAreRefusedAndServingGoesOn) {
+TEST(ServerLimits, OversizeMessagesAreRefusedAndServingContinues) {
   Harness h("max_receive_bytes: 65536");
   EXPECT_EQ(stream(*h.client, ask("fake", std::string(70000, 'x'), 5)).status.code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
 }
 
-TEST(ServerLimits, AnAnswerThatGrowsTooLargeIsGivenUp) {
+TEST(ServerLimits, AnAnswerThatGrowsTooLargeIsEnded) {
   Harness h("max_send_bytes: 20000");
   v1::GenerateRequest request = ask("slow", "x", 3000);
   request.set_top_logprobs(20);
@@ -70,7 +70,7 @@ TEST(ServerLimits, AnAnswerThatGrowsTooLargeIsGivenUp) {
   EXPECT_TRUE(eventually([&] { return h.engine->live_requests() == 0; }));
   int64_t generated = 0;
   for (const Series& s : h.engine->metrics().series) generated += s.generated_tokens.value();
-  EXPECT_LT(generated, 3000);  // and not all of them, of which nobody hears
+  EXPECT_LT(generated, 3000);  // not all of them: the client is gone
 
   request.set_model("fake");
   EXPECT_TRUE(stream(*h.client, request).status.ok());
@@ -84,7 +84,7 @@ TEST(ServerLimits, AnAnswerThatGrowsTooLargeIsGivenUp) {
   EXPECT_EQ(h.client->tokenize(tokenize).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(ServerLimits, OversizeMetadataIsRefusedAndServingGoesOn) {
+TEST(ServerLimits, OversizeMetadataIsRefusedAndServingContinues) {
   Harness h;
   const auto stub = v1::Generation::NewStub(
       grpc::CreateChannel(h.server->grpc_address(), grpc::InsecureChannelCredentials()));
@@ -101,10 +101,10 @@ TEST(ServerLimits, AFullQueueSaysWhenToTryAgain) {
   std::promise<void> running;
   std::vector<std::thread> threads;
   threads.emplace_back([&] {
-    bool told = false;
+    bool started = false;
     (void)h.client->generate(ask("slow", "x", 3000), [&](const v1::GenerateResponse& event) {
-      if (!told && event.has_chunk()) running.set_value();
-      told = told || event.has_chunk();
+      if (!started && event.has_chunk()) running.set_value();
+      started = started || event.has_chunk();
       return true;
     });
   });
@@ -124,7 +124,7 @@ TEST(ServerLimits, AFullQueueSaysWhenToTryAgain) {
   for (auto& thread : threads) thread.join();
 }
 
-// A client that reads only when it is told to, through a window of 64 KiB.
+// A client that reads only on request, through a window of 64 KiB.
 class SlowReader {
  public:
   SlowReader(const Harness& h, const v1::GenerateRequest& request) {
@@ -167,7 +167,7 @@ v1::GenerateRequest wordy(int tokens) {  // about 300 bytes a token
   return request;
 }
 
-TEST(ServerLimits, ASlowReaderIsWaitedForAndCostsOnlyItself) {
+TEST(ServerLimits, ASlowReaderIsPausedAndCostsOnlyItself) {
   constexpr int kTokens = 5000;
   Harness h("", true, kBrisk);
   const Stream expected = stream(*h.client, wordy(kTokens));
@@ -179,9 +179,9 @@ TEST(ServerLimits, ASlowReaderIsWaitedForAndCostsOnlyItself) {
   };
   SlowReader slow(h, wordy(kTokens));
   ASSERT_TRUE(slow.read());
-  // What lies on the way is full, then the server's queue, and then the request stands still.
+  // What lies on the way is full, then the server's queue, and then the request is paused.
   ASSERT_TRUE(eventually([&] { return h.engine->metrics().requests_paused.value() == 1; }));
-  EXPECT_TRUE(stream(*h.client, ask("brisk", "others go on", 200)).status.ok());
+  EXPECT_TRUE(stream(*h.client, ask("brisk", "others continue", 200)).status.ok());
   EXPECT_LT(generated() - 200, kTokens / 2);
   EXPECT_EQ(h.engine->metrics().requests_paused.value(), 1);
   const grpc::Status status = slow.read_all();
@@ -192,7 +192,7 @@ TEST(ServerLimits, ASlowReaderIsWaitedForAndCostsOnlyItself) {
   EXPECT_EQ(h.engine->metrics().requests_paused.value(), 0);
 }
 
-// A request that keeps the engine's only text thread until it is told otherwise.
+// A request that keeps the engine's only text thread until it is released.
 class TextHolder final : public Sink {
  public:
   void started(const Started&) override {
@@ -224,12 +224,12 @@ TEST(ServerLimits, TokensThatAreNotTextYetCountAsUnread) {
   std::atomic<int64_t> received{0};
   std::promise<void> running;
   Stream got;
-  std::thread reader([&, told = false]() mutable {
+  std::thread reader([&, started = false]() mutable {
     got.status = h.client->generate(ask("brisk", "x", kTokens), [&](const auto& event) {
       got.add(event);
       received.fetch_add(event.chunk().tokens_size());
-      if (!told && event.has_chunk()) running.set_value();
-      told = told || event.has_chunk();
+      if (!started && event.has_chunk()) running.set_value();
+      started = started || event.has_chunk();
       return true;
     });
   });
@@ -241,9 +241,10 @@ TEST(ServerLimits, TokensThatAreNotTextYetCountAsUnread) {
   request.stopping.max_new_tokens = 1;
   h.engine->submit(std::move(request), holder);
   holder->wait();
-  // The reader takes what is sent, but nothing more becomes text: the request stands still.
+  // The reader takes what is sent, but nothing more becomes text: the request is paused.
   EXPECT_TRUE(eventually([&] { return h.engine->metrics().requests_paused.value() == 1; }));
-  // Beyond the bound: the round that was under way, and one that began before the loop was told.
+  // Beyond the bound: the round that was under way, and one that began before the loop was
+  // notified.
   EXPECT_TRUE(eventually([&] { return generated() - received.load() <= kUnread + 2; }));
   EXPECT_LT(generated(), kTokens);
   EXPECT_EQ(h.engine->metrics().requests_paused.value(), 1);
@@ -270,7 +271,7 @@ TEST(ServerLimits, AReaderThatNeverReadsEndsInTheEnd) {
   EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
 }
 
-TEST(ServerLimits, AClientThatGoesAwayWhileItIsWaitedForFreesItsRequest) {
+TEST(ServerLimits, AClientThatDisconnectsWhilePausedFreesItsRequest) {
   Harness h("", true, kBrisk);
   {
     SlowReader slow(h, wordy(5000));

@@ -38,7 +38,7 @@ TEST(Server, StreamsStartedThenChunksThenFinished) {
   }
   EXPECT_EQ(s.started.request_id(), "mine");
   EXPECT_EQ(s.started.prompt_tokens(), 5);
-  EXPECT_EQ(s.started.method(), v1::METHOD_NGRAM) << "as far as that pays";
+  EXPECT_EQ(s.started.method(), v1::METHOD_NGRAM) << "auto";
   EXPECT_EQ(s.started.contract(), v1::CONTRACT_EXACT);
   EXPECT_EQ(s.ids.size(), 40u);
   EXPECT_EQ(s.finished.finish_reason(), v1::FINISH_REASON_MAX_TOKENS);
@@ -340,7 +340,7 @@ TEST(Server, ModelsComeInPages) {
             "page_token: \"gone\"; allowed: next_page_token of the previous response");
 }
 
-// What only the model can tell comes at once too, with a reason for programs.
+// Errors that need the model arrive at once too, with a reason for programs.
 TEST(Server, RefusalsHaveDetails) {
   Harness h;
   const auto stub = v1::Generation::NewStub(
@@ -492,7 +492,7 @@ TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   EXPECT_TRUE(pair->components(0).batch_invariant());
 }
 
-TEST(Server, BadRequestsAreRefusedAndServingGoesOn) {
+TEST(Server, BadRequestsAreRefusedAndServingContinues) {
   Harness h;
   const auto refused = [&](const std::function<void(v1::GenerateRequest*)>& change,
                            const std::string& part) {

@@ -56,7 +56,7 @@ def test_lists_all_services_and_methods(grpcurl):
     assert listed == set(METHODS) | {"grpc.health.v1.Health.Watch"}
 
 
-def test_reflection_of_either_version_tells_the_same(server):
+def test_reflection_of_either_version_answers_alike(server):
     """Tools ask v1 first, and old ones v1alpha; their messages are the same."""
     grpc = pytest.importorskip("grpc")
     reflection_asks = {b"\x3a\x01*", b"\x22\x0dtandem.v1.Ppd"}  # list_services, a symbol

@@ -1,7 +1,7 @@
 """A real model behind the real server, with logits processors: the tokens of Transformers' generate().
 
 Greedy, in float32 on both sides. Where the two largest of Transformers' processed logits are nearer to
-each other than rounding tells apart, a text is compared up to there.
+each other than rounding errors, a text is compared up to there.
 """
 
 import json
@@ -29,7 +29,7 @@ NEW_TOKENS = 36
 MIN_MARGIN = 1e-3
 FEW = 3  # tokens that are banned, or get a bias
 
-# What generate() is told and what the server is. BANNED and BIASED stand for the tokens that the text
+# Arguments of generate() and of the server. BANNED and BIASED stand for the tokens that the text
 # has most of without any of this; a bias on the end of the text makes it come early.
 CASES = {
     "repetition_penalty": ({"repetition_penalty": 1.3}, ["--repetition-penalty=1.3"]),
@@ -99,7 +99,7 @@ def generate(model, ids, **fields):
     return tokens, sure
 
 
-def told(fields, flags, plain, end):
+def arguments_of(fields, flags, plain, end):
     """The case's arguments of generate() and of `tandem`, for a prompt that gives `plain` without."""
     usual = sorted({*plain} - {end}, key=lambda t: (-plain.count(t), t))
     banned = usual[:FEW]
@@ -127,7 +127,7 @@ def test_tokens_are_those_of_generate(model, tokenizer, prompts, small_server, t
     compared = total = changed = 0
     lengths = []
     for ids, plain in prompts:
-        arguments, options = told(*CASES[name], plain, tokenizer.eos_token_id)
+        arguments, options = arguments_of(*CASES[name], plain, tokenizer.eos_token_id)
         expected, sure = generate(model, ids, **arguments)
         run = tandem(
             "generate",

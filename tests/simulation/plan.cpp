@@ -260,12 +260,12 @@ Plan make_plan(uint64_t seed) {
     p.requests.back().choices = 1;
   }
   // From separate random numbers, so that they do not change the rest of the plan.
-  Random apart(~seed);
-  p.model[0].mask_accuracy = apart.uniform(0, 1);
+  Random separate(~seed);
+  p.model[0].mask_accuracy = separate.uniform(0, 1);
   Random masks(~seed / 2);
   p.model[1].mask_accuracy = masks.uniform(0, 1);
   for (Request& q : p.requests) {
-    q.bita = make_bita(apart);
+    q.bita = make_bita(separate);
     q.speculative.num_masks = masks.between(0, 2);
     // A worker has fewer layers.
     const bool as_deep = p.model[1].layers >= p.model[0].layers;

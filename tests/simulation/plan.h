@@ -57,7 +57,7 @@ struct Request {
   TimePoint cancel = kNever;
   bool cancel_ok = false;     // ends with kCancelled instead of an error
   TimePoint stall = kNever;   // its reader stops reading ...
-  TimePoint resume = kNever;  // ... and goes on; kNever: never
+  TimePoint resume = kNever;  // ... and resumes; kNever: never
 };
 
 // Large, small, then the encoder of each.

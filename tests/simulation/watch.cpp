@@ -73,7 +73,7 @@ void Watch::on_batch_done(int device) {
 void Watch::after_step() {
   for (const auto& [id, client] : *heard_) {
     if (client->cancelled && client->active()) {
-      world_->broken(absl::StrCat("sequence ", id, " goes on after its cancel"));
+      world_->broken(absl::StrCat("sequence ", id, " continues after its cancel"));
     }
   }
   check_turns();
@@ -228,7 +228,7 @@ void Watch::check_progress(const SequenceRun& run, int first_priority) {
   if (run.state() != SequenceRun::kRunning || run.spec().priority < first_priority) {
     last = batches_done_;
   } else if (batches_done_ - last > patience(world_->plan.limits)) {
-    world_->broken(absl::StrCat("sequence ", run.id(), " could go on and has not for ",
+    world_->broken(absl::StrCat("sequence ", run.id(), " could run but has not for ",
                                 batches_done_ - last, " batches"));
     last = batches_done_;
   }

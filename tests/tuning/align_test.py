@@ -1,4 +1,4 @@
-"""tuning/align.py: a small model comes to foresee what a large one writes."""
+"""tuning/align.py: a small model learns to predict a large one's text."""
 
 import numpy as np
 import pytest

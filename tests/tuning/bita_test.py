@@ -1,4 +1,4 @@
-"""tuning/bita.py: masks come to foresee what a frozen model writes, and what trees make of it."""
+"""tuning/bita.py: masks learn to predict a frozen model's text, and the trees built from them."""
 
 import dataclasses
 import json
@@ -32,14 +32,14 @@ def frozen():
 
 @pytest.fixture(scope="module")
 def written():
-    """What a model might write: the same token for ever. One of random weights foresees no other."""
+    """A text of one repeated token. A model with random weights predicts no other."""
     prompts = np.random.default_rng(1).integers(1, 512, (64, 5)).tolist()
     return [Sample(p, [77] * 12) for p in prompts]
 
 
 def rank_of(own, frozen, samples):
     ranks = np.concatenate(bita.held_out_ranks(frozen.model, own, samples))
-    return (ranks == 1).mean(0).tolist()  # the last rows' masks have no token to foresee
+    return (ranks == 1).mean(0).tolist()  # the last rows' masks have no token to predict
 
 
 def trained(frozen, written, folder, steps):
@@ -78,7 +78,7 @@ def test_labels_are_one_further_than_a_rows_own(written):
     assert labels.tolist() == [[[11, 12], [13, -100]]]
 
 
-def test_an_interrupted_training_goes_on_as_if_it_had_not_been(frozen, written, tmp_path):
+def test_an_interrupted_training_resumes_with_the_same_result(frozen, written, tmp_path):
     whole = trained(frozen, written, tmp_path / "whole", 4)
     half = bita.Training(frozen, SETTINGS, tmp_path / "half")
     groups = bita.Groups(written[:48], SETTINGS)
@@ -230,7 +230,7 @@ def test_trees_have_the_sizes_that_the_server_s_have(kind, masks, candidates, no
 def test_accept_lengths_of_a_text_that_is_known():
     right = np.ones((9, 2), dtype=int)
     lengths = bita_trees.accept_lengths
-    # Tokens 2 and 3 are foreseen at row 0, 4 is the text's own; and so on.
+    # Tokens 2 and 3 are predicted at row 0, 4 is the text's own; and so on.
     assert lengths(bita_trees.tree("chain", 2, 1), right) == [2, 2, 2]
     # The masks are spent, a pass has none, and they are there again.
     assert lengths(bita_trees.tree("straightforward", 2, 1), right) == [2, 0, 2, 0]
@@ -278,7 +278,7 @@ def test_a_table_goes_between_its_marks(tmp_path):
     assert page.read_text() == "a\n<!-- x: begin -->\n\nnew\n<!-- x: end -->\nb\n"
 
 
-def test_a_page_tells_all_trainings_and_the_end_of_the_last(tmp_path):
+def test_a_page_lists_all_trainings_and_the_end_of_the_last(tmp_path):
     random = np.random.default_rng(1)
     held_out = {
         text: bita.summary([random.integers(1, 9, (40, 2))], masks=2) for text in ("code", "chat")

@@ -1,4 +1,4 @@
-"""tuning/evaluate/conditioned_cost.py: its projectors, what it asks for, and the ratios that it tells."""
+"""tuning/evaluate/conditioned_cost.py: its projectors, its requests, and the ratios that it reports."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""tuning/evaluate/conditioned_functions.py: what is asked of whom, and what is made of the answers."""
+"""tuning/evaluate/conditioned_functions.py: its questions, and its tables of the answers."""
 
 import json
 
@@ -47,7 +47,7 @@ def test_all_are_asked_by_the_same_text(messages):  # noqa: F811
     assert answers.rouge == pytest.approx(2 / 5)  # one word of two and three
 
 
-def test_the_part_tells_what_was_measured_and_trained(messages):  # noqa: F811
+def test_the_part_states_what_was_measured_and_trained(messages):  # noqa: F811
     found = conditioned_functions.measure(Server(messages), EXAMPLES, 1, lambda: None)
     for way, answers in found.items():
         answers.seconds = [0.25 if way == READING else 1.0] * 3

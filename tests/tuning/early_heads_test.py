@@ -1,4 +1,4 @@
-"""tuning/early_heads.py: heads come to read of early layers what a frozen model says at its top."""
+"""tuning/early_heads.py: heads learn to predict a frozen model's output from early layers."""
 
 import argparse
 import json
@@ -116,7 +116,7 @@ def test_heads_learn_what_the_model_says(frozen, features, tmp_path):
         assert rates[layer] == sorted(rates[layer]), "more candidates, more matches"
 
 
-def test_an_interrupted_training_goes_on_as_if_it_had_not_been(frozen, features, tmp_path):
+def test_an_interrupted_training_resumes_with_the_same_result(frozen, features, tmp_path):
     whole = training(frozen, features, tmp_path / "whole")
     run(whole, frozen, features, 4)
 

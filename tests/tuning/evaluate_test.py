@@ -151,7 +151,7 @@ def test_all_are_asked_the_same_in_no_fixed_order(measured):
     assert len(orders) > 1
 
 
-def test_quality_is_conditioned_from_the_answers(measured):
+def test_quality_follows_from_the_answers(measured):
     server, ar, rows = measured
     lossy, exact, speculative = rows
     assert (lossy.equal, lossy.similarity) == (0, 7 / 8)
@@ -202,7 +202,7 @@ def test_an_unsteady_reference_is_an_error(messages):
         measure.take_turns(Unsteady(messages), CONFIGURATIONS * 7, TURNS, 8, seed=1)
 
 
-def test_tasks_go_on_as_their_document_does(tokenizer, texts):
+def test_tasks_continue_as_their_document_does(tokenizer, texts):
     stream = TokenStream(tokenizer, texts[:5])
     everything = " ".join(map(str, stream.ids.tolist()))
     tasks = measure.cut_tasks(stream, 20, prompt_tokens=8, new_tokens=12, seed=3)
@@ -262,7 +262,7 @@ def test_ticks_are_round_numbers_within():
     assert plot.ticks(0.0012, 0.0031) == [0.0015, 0.002, 0.0025, 0.003]
 
 
-def test_quick_is_small_and_can_be_conditioned_otherwise():
+def test_quick_is_small_and_can_be_overridden():
     assert (parse(["--quick"]).prompts, parse([]).prompts) == (4, 20)
     assert parse(["--quick", "--prompts", "9"]).prompts == 9
     assert parse([]).exact_prompts == 200

@@ -1,4 +1,4 @@
-"""What is fed to the small model of LLM-to-SLM: which rows, and how they are laid beside its own."""
+"""Inputs of the small model of LLM-to-SLM: which rows, and how they are aligned with its own."""
 
 import pytest
 import torch

@@ -153,7 +153,7 @@ def test_the_table_has_shares_with_their_errors():
     assert text.startswith("Temperature 0.8")
 
 
-def test_what_is_missing_is_said(monkeypatch, tmp_path, capsys):
+def test_missing_parts_are_reported(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(humaneval, "PROBLEMS", tmp_path / "none")
     assert humaneval.main(None, humaneval.Run(1, 8, (0,)), "", None) == 1
     assert "scripts/models fetch" in capsys.readouterr().out

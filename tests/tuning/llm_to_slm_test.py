@@ -96,15 +96,15 @@ def test_another_prompts_rows_are_as_many(samples):
         assert torch.equal(rows[: len(read)], read)
 
 
-def test_a_prompt_of_no_others_length_is_conditioned_of_no_other(texts):
+def test_a_prompt_of_unique_length_is_conditioned_on_no_other(texts):
     lone = [Text([1] * 3, [1]), Text([1] * 4, [1])]
     assert [len(part) for part in conditioned_samples.others(Samples(lone))] == [0, 0]
     some, others = conditioned_samples.others(Samples([*lone, Text([2] * 4, [1])]))
     assert (some.tolist(), others.tolist()) == ([1, 2], [2, 1])
 
 
-def test_a_prompt_is_conditioned_of_others_of_its_kind():
-    """Two kinds of the same length, of one of which there is but one."""
+def test_a_prompt_is_conditioned_on_others_of_its_kind():
+    """Two kinds of the same length; one kind has a single sample."""
     kinds = ["name", "docstring", "name", "docstring", "docstring"]
     mixed = Samples([Text([i] * 4, [1], kind) for i, kind in enumerate(kinds)])
     some, others = conditioned_samples.others(mixed)
@@ -146,7 +146,7 @@ def test_a_shorter_prompts_last_row_is_conditioned_again(texts, samples):
     assert (rows[end - first :] == samples.rows[end - 1].float()).all()
 
 
-def test_a_twin_is_conditioned_of_others_throughout(samples, tmp_path):
+def test_a_twin_is_conditioned_on_others_throughout(samples, tmp_path):
     settings = replace(SETTINGS, train="frozen", rows="other")
     twin = conditioned(new_model(SMALL, seed=2).eval(), samples, settings)
     batch, asked = samples.batch, []
@@ -280,7 +280,7 @@ def test_functions_stand_before_what_is_asked_of_them():
     assert len(of(("docstring", "name"), 4)) == 3
 
 
-def test_likelihoods_of_several_kinds_are_conditioned_apart(texts):
+def test_likelihoods_of_several_kinds_are_reported_separately(texts):
     mixed = [replace(text, kind=kind) for text, kind in zip(texts, "aab" * 8, strict=True)]
     samples = Samples(mixed)
 
@@ -324,7 +324,7 @@ def test_a_new_projector_adds_nothing(models, samples):
 
 
 @torch.no_grad()
-def test_the_written_projector_takes_rows_as_they_are(models, samples):
+def test_the_written_projector_takes_unchanged_rows(models, samples):
     pair = conditioned(models[1], samples)
     torch.nn.init.normal_(pair.projector[2].weight)
     rows = samples.batch(torch.arange(4)).rows

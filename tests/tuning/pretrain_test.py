@@ -1,4 +1,4 @@
-"""tuning/pretrain.py: an interrupted training goes on exactly as an uninterrupted one does."""
+"""tuning/pretrain.py: an interrupted training resumes exactly like an uninterrupted one."""
 
 import pytest
 import torch

@@ -45,7 +45,7 @@ def test_the_number_of_open_files_is_bounded():
     assert "Too many open files" in run(many).said
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 def test_root_becomes_nobody_who_cannot_fork():
     assert run("import os\nassert os.getuid() == 65534 and os.getgid() == 65534\n").passed
     assert "BlockingIOError" in run("import os\nos.fork()\n").said

@@ -1,4 +1,4 @@
-"""tuning/seq2seq.py: the models with an encoder learn, stop and go on, align, and are shipped whole."""
+"""tuning/seq2seq.py: encoder-decoder models: training, resuming, alignment, shipped files."""
 
 import json
 

@@ -276,8 +276,8 @@ def completions_table(reports: list[dict]) -> str:
     """Nats per token of the held-out files themselves behind cuts of 16 tokens and more, as trainings
     (tuning/llm_to_slm.py) reported them."""
     first = reports[0]["nats"]
-    nobody = ["-"] * (len(HOW_HEAD) - 1)
-    lines = [[name, *nobody, *map(number, first[name].values())] for name in ("small", "large")]
+    blank = ["-"] * (len(HOW_HEAD) - 1)
+    lines = [[name, *blank, *map(number, first[name].values())] for name in ("small", "large")]
     for report in reports:
         nats = report["nats"][trained(report)]
         lines.append([*how(report), *map(number, nats.values())])
@@ -293,8 +293,8 @@ def functions_table(reports: list[dict]) -> str:
         rouge = page.percent(seen["docstrings_rouge_l"])
         return [number(nats["docstring"]), rouge, number(nats["name"]), right]
 
-    nobody = ["-"] * (len(HOW_HEAD) - 1)
-    lines = [[name, *nobody, *cells(reports[0][name])] for name in ("small", "large")]
+    blank = ["-"] * (len(HOW_HEAD) - 1)
+    lines = [[name, *blank, *cells(reports[0][name])] for name in ("small", "large")]
     lines += [[*how(r), *cells(r[trained(r)])] for r in reports]
     head = ["docstrings, nats/token", "ROUGE-L", "names, nats/token", "names right, %"]
     return table([*HOW_HEAD, *head], lines)

@@ -68,7 +68,7 @@ WAYS = [
 
 @dataclass
 class Answers:
-    """Of one way: texts by what was asked, each beside what the file says; and seconds and tokens of all."""
+    """Results of one method: texts by question, each with the file's own, and seconds and tokens in total."""
 
     texts: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)

@@ -99,7 +99,7 @@ def configurations(quick: bool = False) -> list[Configuration]:
 
 
 def exact_ones(quick: bool = False) -> list[Configuration]:
-    """What is held against AR token for token: whatever promises to be EXACT, a few of each kind."""
+    """The configurations that are compared with AR token by token: a few of each kind that is EXACT."""
     found = []
     for pair in PAIRS:
         found.append(speculative("speculative", pair, draft_tokens=4))

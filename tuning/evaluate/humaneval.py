@@ -1,7 +1,7 @@
-"""HumanEval (Chen et al. 2021) through the server: quality beside speed, for each way to decode.
+"""HumanEval (Chen et al. 2021) through the server: quality and speed of each decoding method.
 
     scripts/evaluate --humaneval [N] [--temperature 0.8] [--ways auto,BiLD] [--streams 8] [--write]
-    scripts/evaluate --humaneval 24 --temperature 0 --llama-server PATH   # beside llama.cpp's, on the same files
+    scripts/evaluate --humaneval 24 --temperature 0 --llama-server PATH   # also llama.cpp's server, with the same files
 
 The coder pair and the problems are fetched by scripts/models. A model continues each problem's prompt
 as a text; what it writes, up to the first line that is not the function's any more, is run with the
@@ -173,7 +173,7 @@ class Result:
 
     @property
     def error(self) -> float:
-        """Standard error of a share of so many independent problems."""
+        """Standard error of the share, for independent problems."""
         return math.sqrt(self.share * (1 - self.share) / len(self.solved))
 
     @property
@@ -285,7 +285,7 @@ def measure_streams(
     progress: Callable[[], None] = lambda: None,
     judge: Callable[[str], sandbox.Outcome] = sandbox.run,
 ) -> list[Result]:
-    """Way by way all problems, so many requests at once; programs run when all have been timed."""
+    """All problems by each method, with `streams` requests at once; programs run after all timings."""
     results = []
     for way in ways:
 
@@ -397,7 +397,7 @@ def main(serve, run: Run, command: str, bar) -> int:
         print(f"not here: {', '.join(missing())}; scripts/models fetch {' '.join(missing())}")
         return 1
     if run.llama is not None and run.streams > 1:
-        print("--llama-server: one stream at a time is measured beside it")
+        print("--llama-server: it is measured with one stream at a time")
         return 1
     if not sandbox.own_namespaces():
         print("note: no namespaces here, so programs are run with the machine's network")

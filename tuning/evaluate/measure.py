@@ -18,7 +18,7 @@ UNMEASURED = 4  # tokens of a warm-up answer
 
 @dataclass(frozen=True)
 class Task:
-    """A completion: `reference` is how the held-out file itself goes on behind `prompt`."""
+    """A completion: `reference` is the held-out file's own continuation of `prompt`."""
 
     prompt: tuple[int, ...]
     reference: tuple[int, ...]

@@ -3,8 +3,8 @@
 //	./generate.sh                  # once: messages and stubs, into proto/
 //	go run . -model code -prompt 'def fib(n):' -max-new-tokens 64
 //
-// The text goes to standard output as it is made; how the request ended goes to standard error.
-// Ctrl-C cancels the request. A server that is full is asked again when it says (RetryInfo).
+// Writes the text to standard output as it arrives, and the end of the request to standard error.
+// Ctrl-C cancels the request. A call to a full server is retried after the delay of RetryInfo.
 package main
 
 import (
@@ -60,8 +60,7 @@ func makeRequest() (*tandemv1.GenerateRequest, error) {
 	return request, nil
 }
 
-// generate writes the text as it comes. begun: some of it has come, so that whoever asks again gets
-// it twice.
+// generate writes the text as it arrives. begun: some text has arrived, so a retry would repeat it.
 func generate(ctx context.Context, client tandemv1.GenerationClient, request *tandemv1.GenerateRequest) (begun bool, err error) {
 	stream, err := client.Generate(ctx, request)
 	if err != nil {

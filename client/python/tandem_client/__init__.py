@@ -22,6 +22,7 @@ from .types import (
     Score,
     Started,
     Token,
+    ToolCall,
     TopLogprob,
     Usage,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Started",
     "TandemError",
     "Token",
+    "ToolCall",
     "TopLogprob",
     "Usage",
 ]

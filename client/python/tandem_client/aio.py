@@ -1,4 +1,4 @@
-"""The client for asyncio: as `Client`, with `await` and `async for`."""
+"""The asyncio client: the same calls as `Client`, with `await` and `async for`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .types import Chunk, Completion, Finished, Message, Score, Started
 
 
 class AsyncClient:
-    """Arguments are those of `Client`. Belongs to one event loop."""
+    """Arguments are those of `Client`. Use it in one event loop."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AsyncClient:
         messages: Sequence[Message] | None = None,
         **options: Unpack[request.Options],
     ) -> AsyncIterator[Started | Chunk | Finished]:
-        """All that a stream says, as it comes. Closing the iterator cancels the request."""
+        """Yields every message of a stream as it arrives. Closing the iterator cancels the request."""
         asked = request.generate_request(model, prompt, messages, options)
         return self._events(asked)
 
@@ -96,7 +96,7 @@ class AsyncClient:
         messages: Sequence[Message] | None = None,
         **options: Unpack[request.Options],
     ) -> AsyncIterator[Chunk]:
-        """The text as it is made."""
+        """Yields chunks of text as they arrive."""
         async for event in self.events(model, prompt, messages=messages, **options):
             if isinstance(event, Chunk):
                 yield event
@@ -121,7 +121,7 @@ class AsyncClient:
         messages: Sequence[Message] | None = None,
         **options: Any,
     ) -> Score:
-        """Log-probabilities of `continuation` after the prompt; `score_prompt=True`: of the prompt, too."""
+        """Returns log-probabilities of `continuation`, and of the prompt if `score_prompt` is set."""
         asked = request.score_request(model, prompt, messages, continuation, options)
         return Score.of(await self._call("Score", asked))
 
@@ -141,7 +141,7 @@ class AsyncClient:
         return (await self._call("Detokenize", asked)).text
 
     async def models(self) -> list[str]:
-        """The names of what is served."""
+        """Returns the names of the served deployments."""
         names, token = [], ""
         while True:
             page = await self._call("ListModels", ListModelsRequest(page_token=token))

@@ -1,4 +1,4 @@
-"""How both clients reach a server."""
+"""Channels and calls, shared by both clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def address_of(server: str | None) -> str:
 
 
 def credentials_of(ca: str | os.PathLike | None) -> grpc.ChannelCredentials | None:
-    """`ca`: a PEM file with the authority of the server's certificate; None: no TLS."""
+    """`ca`: a PEM file with the certificate authority of the server; None: no TLS."""
     return None if ca is None else grpc.ssl_channel_credentials(Path(ca).read_bytes())
 
 
@@ -26,7 +26,7 @@ def metadata_of(token: str | None) -> list[tuple[str, str]]:
 
 
 def calls_of(channel):
-    """The calls of the API on a channel, by name."""
+    """Returns the calls of the API on a channel, by name."""
     calls = {}
     for name, (path, request, response) in CALLS.items():
         kind = channel.unary_stream if name == "Generate" else channel.unary_unary

@@ -1,4 +1,4 @@
-"""The client for programs without asyncio. Thread-safe."""
+"""The synchronous client. Thread-safe."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .types import Chunk, Completion, Finished, Message, Score, Started
 
 
 class Client:
-    """`server`: HOST:PORT, else $TANDEM_SERVER, else 127.0.0.1:50051. `token`: one of the server's.
-    `ca`: a PEM file for TLS. `timeout`: seconds of each try of a call."""
+    """`server`: HOST:PORT, else $TANDEM_SERVER, else 127.0.0.1:50051. `token`: a bearer
+    token. `ca`: a PEM file; enables TLS. `timeout`: seconds of each attempt of a call."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Client:
         messages: Sequence[Message] | None = None,
         **options: Unpack[request.Options],
     ) -> Iterator[Started | Chunk | Finished]:
-        """All that a stream says, as it comes. Closing the iterator cancels the request."""
+        """Yields every message of a stream as it arrives. Closing the iterator cancels the request."""
         asked = request.generate_request(model, prompt, messages, options)
         return self._events(asked)
 
@@ -97,7 +97,7 @@ class Client:
         messages: Sequence[Message] | None = None,
         **options: Unpack[request.Options],
     ) -> Iterator[Chunk]:
-        """The text as it is made."""
+        """Yields chunks of text as they arrive."""
         for event in self.events(model, prompt, messages=messages, **options):
             if isinstance(event, Chunk):
                 yield event
@@ -122,7 +122,7 @@ class Client:
         messages: Sequence[Message] | None = None,
         **options: Any,
     ) -> Score:
-        """Log-probabilities of `continuation` after the prompt; `score_prompt=True`: of the prompt, too."""
+        """Returns log-probabilities of `continuation`, and of the prompt if `score_prompt` is set."""
         asked = request.score_request(model, prompt, messages, continuation, options)
         return Score.of(self._call("Score", asked))
 
@@ -141,7 +141,7 @@ class Client:
         return self._call("Detokenize", request.detokenize_request(model, token_ids, options)).text
 
     def models(self) -> list[str]:
-        """The names of what is served."""
+        """Returns the names of the served deployments."""
         names, token = [], ""
         while True:
             page = self._call("ListModels", ListModelsRequest(page_token=token))

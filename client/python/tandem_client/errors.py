@@ -32,7 +32,7 @@ class TandemError(Exception):
 
     @classmethod
     def of(cls, error) -> TandemError:
-        """Of a grpc.RpcError, sync or asyncio."""
+        """Converts a grpc.RpcError, sync or asyncio."""
         out = cls(error.code().name, error.details() or "")
         for key, value in error.trailing_metadata() or ():
             if key == _DETAILS:

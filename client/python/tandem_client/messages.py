@@ -1,5 +1,5 @@
-"""The messages of proto/tandem/v1, made from their description in a pool of their own: whatever protobuf
-version is there, and whatever else in the process describes the same files.
+"""The messages of proto/tandem/v1, built from their descriptors in a separate pool. So they work with any
+protobuf version, and next to other descriptions of the same files in the process.
 """
 
 from importlib import resources
@@ -14,12 +14,12 @@ for _file in descriptor_pb2.FileDescriptorSet.FromString(
 
 
 def message(name):
-    """The class of the message with this full name."""
+    """Returns the message class with this full name."""
     return message_factory.GetMessageClass(_pool.FindMessageTypeByName(name))
 
 
 def enum_word(enum: str, number: int) -> str:
-    """("Method", 4) -> "bild"; of a value that this description does not know: the number."""
+    """("Method", 4) -> "bild". Returns the number of an unknown value as text."""
     values = _pool.FindEnumTypeByName(f"tandem.v1.{enum}").values_by_number
     if number not in values:
         return str(number)
@@ -44,7 +44,7 @@ ErrorInfo = message("google.rpc.ErrorInfo")
 BadRequest = message("google.rpc.BadRequest")
 RetryInfo = message("google.rpc.RetryInfo")
 
-# By the name of the call: its path, what is sent, what comes back.
+# By the name of the call: its path, request and response.
 CALLS = {
     "Generate": ("/tandem.v1.Generation/Generate", GenerateRequest, GenerateResponse),
     "Complete": ("/tandem.v1.Generation/Complete", GenerateRequest, CompleteResponse),

@@ -1,5 +1,5 @@
-"""From arguments to messages. A name that the API does not have is an error here: protobuf's and
-JSON's libraries in some languages drop it without a word.
+"""Converts arguments to messages. An unknown name is an error; some protobuf and JSON libraries drop it
+silently.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ Method = str | dict[str, dict[str, Any]]
 
 
 class Options(TypedDict, total=False):
-    """Fields of GenerateRequest; what is left out follows the model's default. `method`: a name, or
+    """Fields of GenerateRequest. Omitted fields take the defaults of the model. `method`: a name, or
     {"bild": {"rollback_threshold": 0.69}}; `contract`: "any", "lossy", "distribution" or "exact"."""
 
     method: Method
     contract: str
     tools: Sequence[str]
+    tool_choice: str  # "TOOL_CHOICE_AUTO", "TOOL_CHOICE_NONE"
+    allowed_tools: Sequence[str]
+    parallel_tool_calls: bool
+    raw_text: bool
     template_args: str
     request_id: str
     add_special_tokens: bool
@@ -58,6 +62,9 @@ class Options(TypedDict, total=False):
     priority: int
 
 
+# Fields of Chat.
+_OF_CHAT = ("tools", "tool_choice", "allowed_tools", "parallel_tool_calls", "template_args")
+
 # Names that other APIs have for the same.
 _ALSO = {
     "max_tokens": "max_new_tokens",
@@ -84,7 +91,7 @@ def _filled(request, fields: dict[str, Any]):
 def _prompt(prompt: Prompt | None, messages: Sequence[Message] | None, fields: dict[str, Any]):
     if (prompt is None) == (messages is None):
         raise TypeError("one of prompt and messages is needed")
-    chat = {name: fields.pop(name) for name in ("tools", "template_args") if name in fields}
+    chat = {name: fields.pop(name) for name in _OF_CHAT if name in fields}
     if messages is not None:
         return {"chat": {"messages": list(messages), **chat}}
     if chat:

@@ -1,5 +1,5 @@
-"""When a call is worth another try. Never once a token of it has come: what was shown would be shown
-again, and perhaps differently.
+"""When to retry a call. Never after its first token: text that was shown would be repeated, perhaps with
+other tokens.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from .errors import TandemError
 
 @dataclass(frozen=True)
 class Retry:
-    """`attempts` in all; 1: none but the first. A server that is full says how long to wait
-    (google.rpc.RetryInfo), `most` seconds of which are waited; one that is away (UNAVAILABLE) is tried
-    after `first` seconds, then twice as many, give or take a half."""
+    """At most `attempts` calls; 1: no retries. An overloaded server sends a delay
+    (google.rpc.RetryInfo), limited to `most` seconds. If a server is unavailable, the delay is `first`
+    seconds and doubles with each attempt, with a jitter of 50 %."""
 
     attempts: int = 4
     first: float = 0.2
     most: float = 30.0
 
     def wait(self, error: TandemError, attempt: int) -> float | None:
-        """Seconds until the try after the `attempt`-th, from 1; None: there is none."""
+        """Returns the seconds before the attempt after number `attempt` (from 1); None: no further attempt."""
         if attempt >= self.attempts:
             return None
         if error.retry_after is not None:

@@ -1,4 +1,4 @@
-"""What comes back. Names and meanings are those of proto/tandem/v1/generation.proto; methods, contracts
+"""Types of answers. Names and meanings are those of proto/tandem/v1/generation.proto; methods, contracts
 and reasons are lower-case words: "bild", "exact", "max_tokens".
 """
 
@@ -11,7 +11,7 @@ from .messages import enum_word
 
 
 class Message(TypedDict):
-    """Of a chat. `tool_calls` are JSON objects in strings, `extra` is one."""
+    """A chat message. `tool_calls` is a list of JSON objects as strings, `extra` one such string."""
 
     role: str
     content: str
@@ -59,10 +59,11 @@ class Usage:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int = 0
 
     @classmethod
     def of(cls, m) -> Usage:
-        return cls(m.prompt_tokens, m.cached_tokens, m.completion_tokens)
+        return cls(m.prompt_tokens, m.cached_tokens, m.completion_tokens, m.reasoning_tokens)
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,32 @@ class Started:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call, or a part of one in a stream: parts with the same index belong together."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str  # JSON
+    broken: bool = False  # in streams: ignore the call, its text follows
+
+    @classmethod
+    def of(cls, m) -> ToolCall:
+        return cls(m.index, m.id, m.name, m.arguments, m.broken)
+
+
+@dataclass(frozen=True)
 class Chunk:
     index: int
     text: str
     tokens: list[Token] = field(default_factory=list)
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
 
     @classmethod
     def of(cls, m) -> Chunk:
-        return cls(m.index, m.text, [Token.of(t) for t in m.tokens])
+        tokens = [Token.of(t) for t in m.tokens]
+        return cls(m.index, m.text, tokens, m.reasoning, [ToolCall.of(c) for c in m.tool_calls])
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,7 @@ class Finished:
     tokens_per_pass: float
     large_passes: int
     small_passes: int
+    tool_calls: int = 0
 
     @classmethod
     def of(cls, m) -> Finished:
@@ -115,6 +135,7 @@ class Finished:
             m.stats.tokens_per_pass,
             m.stats.large_passes,
             m.stats.small_passes,
+            m.tool_calls,
         )
 
 
@@ -124,6 +145,19 @@ class Choice:
     text: str
     tokens: list[Token]
     finished: Finished
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, m) -> Choice:
+        return cls(
+            m.index,
+            m.text,
+            [Token.of(t) for t in m.tokens],
+            Finished.of(m.finished),
+            m.reasoning,
+            [ToolCall.of(c) for c in m.tool_calls],
+        )
 
 
 @dataclass(frozen=True)
@@ -133,7 +167,7 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """Of the first choice."""
+        """Text of the first choice."""
         return self.choices[0].text
 
     @property
@@ -146,11 +180,7 @@ class Completion:
 
     @classmethod
     def of(cls, m) -> Completion:
-        choices = [
-            Choice(c.index, c.text, [Token.of(t) for t in c.tokens], Finished.of(c.finished))
-            for c in m.choices
-        ]
-        return cls(Started.of(m.started), choices)
+        return cls(Started.of(m.started), [Choice.of(c) for c in m.choices])
 
 
 @dataclass(frozen=True)

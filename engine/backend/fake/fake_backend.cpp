@@ -123,6 +123,9 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.shape.batch_invariant = true;
   m.pool = pool;
   m.config = config;
+  for (Token t = 0; !config.answers.empty() && t < config.vocab_size; ++t) {
+    m.tokens[fake::token_input(t)] = t;
+  }
   m.kv.resize(static_cast<size_t>(pool.pages * pool.page_rows));
   m.memory.resize(static_cast<size_t>(pool.pages));
   m.frontier.resize(static_cast<size_t>(pool.frontier_pages * pool.page_rows));
@@ -277,6 +280,23 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     if (work.save_frontier) hidden(row) = {chains[k], work.to};
   }
 
+  // The token that the model's script has after a run row; -1: none.
+  const auto scripted = [&](int run_row) -> Token {
+    if (model.tokens.empty()) return -1;
+    std::vector<uint64_t> inputs;
+    for (int j = run_row; j >= 0; j = parent_run_row(work, j)) {
+      inputs.push_back(input[static_cast<size_t>(j)]);
+    }
+    for (int row = work.past - 1; row >= 0; --row) inputs.push_back(kv(row).input);
+    std::vector<Token> tokens;
+    for (auto one = inputs.rbegin(); one != inputs.rend(); ++one) {
+      const auto token = model.tokens.find(*one);
+      if (token == model.tokens.end()) return -1;
+      tokens.push_back(token->second);
+    }
+    return fake::scripted(model.config, tokens);
+  };
+
   reader_.begin(work);
   std::vector<float> logits(static_cast<size_t>(model.shape.vocab_size));
   for (const Work::Output& output : work.outputs) {
@@ -322,7 +342,10 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         const int mask = added.in[static_cast<size_t>(i)].id;
         plain -= fake::seen(fake::mask_input(pass.adapter, mask), position[run] - masks);
       }
-      if (masks > 0) {
+      if (const Token token = scripted(output.run_row); token >= 0) {
+        std::fill(logits.begin(), logits.end(), 0.0F);
+        logits[static_cast<size_t>(token)] = 100;
+      } else if (masks > 0) {
         fake::predict(model.config, sum, plain, position[run] - masks, masks - 1, at, logits);
       }
     } else {

@@ -102,7 +102,8 @@ class FakeMemory {
     ModelShape shape;
     PoolSize pool;
     FakeModelConfig config;
-    std::vector<Slot> kv;  // [pages * page_rows]
+    std::map<uint64_t, Token> tokens;  // by token_input(); of models with a script
+    std::vector<Slot> kv;              // [pages * page_rows]
     std::vector<uint64_t>
         memory;  // [pages] hash of the encoder rows that their rows have read; 0: none
     std::vector<HiddenRow> frontier;  // [frontier pages * page_rows]

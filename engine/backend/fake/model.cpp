@@ -1,6 +1,7 @@
 #include "engine/backend/fake/model.h"
 
 #include <algorithm>
+#include <string>
 
 namespace tandem::fake {
 namespace {
@@ -75,6 +76,21 @@ std::vector<float> logits_after(const FakeModelConfig& model, std::span<const To
   std::vector<float> out(static_cast<size_t>(model.vocab_size));
   logits(model, sum, layers, out);
   return out;
+}
+
+Token scripted(const FakeModelConfig& model, std::span<const Token> tokens) {
+  if (model.answers.empty() || model.answer_after.empty()) return -1;
+  constexpr Token kEnd = 256;
+  std::string text;
+  for (const Token t : tokens) text.push_back(static_cast<char>(std::min<Token>(t, 255)));
+  size_t turns = 0, begin = 0;
+  for (size_t at = 0; (at = text.find(model.answer_after, at)) != std::string::npos; ++turns) {
+    at = begin = at + model.answer_after.size();
+  }
+  if (turns == 0 || turns > model.answers.size()) return -1;
+  const std::string& answer = model.answers[turns - 1];
+  const size_t written = text.size() - begin;
+  return written < answer.size() ? static_cast<unsigned char>(answer[written]) : kEnd;
 }
 
 std::vector<Token> greedy(const FakeModelConfig& model, std::vector<Token> prompt, int n,

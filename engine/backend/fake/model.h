@@ -53,6 +53,9 @@ std::vector<float> logits_after_inputs(const FakeModelConfig& model,
 // logits() after `tokens`, as autoregressive decoding reads them. window 0: none.
 std::vector<float> logits_after(const FakeModelConfig& model, std::span<const Token> tokens,
                                 int layers, int window = 0);
+// The token that the script of the model writes after `tokens` (FakeModelConfig::answers); -1: they
+// have no script.
+Token scripted(const FakeModelConfig& model, std::span<const Token> tokens);
 // The greedy continuation of `prompt` by `n` tokens.
 std::vector<Token> greedy(const FakeModelConfig& model, std::vector<Token> prompt, int n,
                           int window = 0);

@@ -94,7 +94,7 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
 bool Executor::start(const Batch& batch) {
   if (graphs_ == nullptr) return false;
   build(batch, [this](const In& in) { return answer_cache_->find(in, shape_.vocab_size); });
-  // A work that is invalid, or whose input only the host will have: run() tells them apart.
+  // A work that is invalid, or whose input only the host will have: run() distinguishes them.
   const auto is_built = [](const Plan::Item& item) { return item.status.ok(); };
   if (!std::ranges::all_of(plan_.items, is_built)) return false;
   const std::span works(batch.works);

@@ -77,8 +77,8 @@ StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers, 
   s.layers = plan.segments.front().to;
   s.ids = ids;
   s.answers = answers;
-  s.chosen = !plan.chosen.empty() && !mutated(GraphMutation::kFedAsStaged);
-  s.caches = caches && !mutated(GraphMutation::kKeptNowhere);
+  s.chosen = !plan.chosen.empty() && !mutated(GraphMutation::kStagedTokensRun);
+  s.caches = caches && !mutated(GraphMutation::kNoAnswerCache);
   return s;
 }
 
@@ -207,7 +207,7 @@ void StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions
                      bool answers, const std::vector<int64_t>& places) {
   const Shape shape = shape_of(plan, ids, answers, !places.empty());
   const std::function<void()> work = work_of(stage(plan, questions, places, shape));
-  if (moved_ != row_buffers_moved && !mutated(GraphMutation::kKeptWhenMoved)) {
+  if (moved_ != row_buffers_moved && !mutated(GraphMutation::kNotRetiredWhenMoved)) {
     for (auto& [key, entry] : entries_) retired_.push_back(std::move(entry.graph));
     entries_.clear();
   }

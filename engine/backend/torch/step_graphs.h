@@ -35,17 +35,17 @@ namespace tandem {
 // queues detect each.
 enum class GraphMutation : uint8_t {
   kNone,
-  kStagingMoves,      // every third step stages its tokens elsewhere
-  kRowsCut,           // rows are cut to a size, not padded
-  kNoScratch,         // padding rows write to the first pages, which sequences own
-  kKeptWhenMoved,     // graphs are not retired when buffers have moved
-  kReadsOfTheFirst,   // one graph for all numbers of reads
-  kAnswersOfFirst,    // one graph for answers and logits
-  kVocabOfTheFirst,   // one graph for all sizes of the vocabulary to draw from
-  kStagedAfterwards,  // arrays are copied to the device after the replay that reads them
-  kOneArea,           // all batches in flight stage their arrays in one area of the host
-  kFedAsStaged,       // rows with cached tokens run the token that the host staged
-  kKeptNowhere,       // answers are not cached
+  kStagingMoves,         // every third step stages its tokens elsewhere
+  kRowsCut,              // rows are cut to a size, not padded
+  kNoScratch,            // padding rows write to the first pages, which sequences own
+  kNotRetiredWhenMoved,  // graphs are not retired when buffers have moved
+  kReadsOfTheFirst,      // one graph for all numbers of reads
+  kAnswersOfFirst,       // one graph for answers and logits
+  kVocabOfTheFirst,      // one graph for all sizes of the vocabulary to draw from
+  kStagedAfterwards,     // arrays are copied to the device after the replay that reads them
+  kOneArea,              // all batches in flight stage their arrays in one area of the host
+  kStagedTokensRun,      // rows with cached tokens run the token that the host staged
+  kNoAnswerCache,        // answers are not cached
 };
 #ifdef TANDEM_MUTATIONS
 inline GraphMutation graph_mutation = GraphMutation::kNone;

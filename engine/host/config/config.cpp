@@ -4,8 +4,10 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/host/config/config_fields.h"
@@ -27,6 +29,29 @@ std::string names_of(const std::vector<ModelConfig>& models) {
 // Are clients authenticated?
 bool knows_clients(const pb::Config& in) {
   return !in.server().bearer_token_file().empty() || !in.server().tls().client_ca().empty();
+}
+
+// Proto3 keeps numbers of enums that it does not know, but the text format has only known names.
+void answer_formats_from(const pb::Deployment& in, DeploymentConfig* out) {
+  if (in.tool_format() != pb::Deployment::TOOL_FORMAT_UNSPECIFIED) {
+    out->tool_format = absl::AsciiStrToLower(
+        absl::StripPrefix(pb::Deployment::ToolFormat_Name(in.tool_format()), "TOOL_FORMAT_"));
+  }
+  switch (in.reasoning_format()) {
+    case pb::Deployment::REASONING_FORMAT_NONE:
+      out->no_reasoning = true;
+      break;
+    case pb::Deployment::REASONING_FORMAT_THINK:
+      out->reasoning_open = "<think>";
+      out->reasoning_close = "</think>";
+      break;
+    case pb::Deployment::REASONING_FORMAT_THINK_TOKEN:
+      out->reasoning_open = "[THINK]";
+      out->reasoning_close = "[/THINK]";
+      break;
+    default:
+      break;
+  }
 }
 
 absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int index,
@@ -52,6 +77,7 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
   out.small = in.small();
   out.prefix_cache_per_client =
       in.has_prefix_cache_per_client() ? in.prefix_cache_per_client() : knows_clients(file.proto());
+  answer_formats_from(in, &out);
   TANDEM_RETURN_IF_ERROR(method_defaults_from(in, fields, &out));
   return out;
 }

@@ -54,6 +54,8 @@ absl::StatusOr<FakeModelConfig> fake_from(const pb::Fake& in, const ConfigFields
   if (in.has_seed()) out.seed = in.seed();
   out.trace_file = in.trace_file();
   if (in.has_check_memory()) out.check_memory = in.check_memory();
+  out.answers.assign(in.answers().begin(), in.answers().end());
+  out.chat_template = in.chat_template();
   if (!out.check_memory && out.trace_file.empty()) {
     return fields.error("fake.check_memory", "false", "true where there is no trace_file");
   }

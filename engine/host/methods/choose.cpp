@@ -91,7 +91,7 @@ absl::StatusOr<MethodPlan> plan_auto(const Deployment& d, const GenerateRequest&
                                      bool greedy, int64_t prompt_tokens) {
   // A small model with a shorter context than the large one must not shorten the answer.
   const int64_t answer = std::min(
-      d.context_length, request.stopping.max_new_tokens.value_or(d.default_max_new_tokens));
+      d.context_length, request.stopping.max_new_tokens.value_or(d.unset_max_new_tokens(request)));
   const int64_t rows = std::min(d.context_length, prompt_tokens + answer);
   for (const MethodInfo& offer : d.methods) {
     if (searches_beams(request) && offer.method != kAutoregressive) continue;

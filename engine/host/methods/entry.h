@@ -107,8 +107,8 @@ class MethodEntry {
   // Every row that decides a token runs in a pass of its own, as in autoregressive decoding. Other
   // methods are EXACT only on batch-invariant devices.
   bool single_row_passes = false;
-  bool drafts =
-      false;  // it verifies drafts, and so counts MethodStats::accept_lengths and the like
+  // It verifies drafts, and so counts MethodStats::accept_lengths and the like.
+  bool drafts = false;
   std::vector<MethodCounter> counters;
   // Settings that can give a stricter contract, the preferred one first.
   std::vector<Settings> stricter;

@@ -1,5 +1,7 @@
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/backend/fake/fake_backend.h"
 #include "engine/backend/fake/timer.h"
@@ -48,6 +50,40 @@ void set_losses(const std::vector<LoadedModel*>& models, const DeviceConfig& dev
   });
 }
 
+// ChatML, with tool calls in Hermes' format.
+constexpr char kTemplate[] = R"({%- if tools %}<|im_start|>system
+Tools: {{ tools | tojson }}
+Call a tool by <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>{{ call.function | tojson }}</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %})";
+
+// The chat template of a fake model, and the text before its scripted answers.
+absl::Status load_template(FakeModelConfig* fake, LoadedModel* model) {
+  if (fake->chat_template.empty() && fake->answers.empty()) return absl::OkStatus();
+  const nlohmann::json config = {
+      {"chat_template", fake->chat_template.empty() ? kTemplate : fake->chat_template}};
+  const std::string name = absl::StrCat("model ", model->config.name, ": fake.chat_template");
+  TANDEM_ASSIGN_OR_RETURN(model->chat, ChatTemplate::parse(name, config.dump()));
+  if (fake->answers.empty()) return absl::OkStatus();
+  constexpr char kMessages[] = R"([{"role":"user","content":"?"}])";
+  TANDEM_ASSIGN_OR_RETURN(const std::string with, model->chat->render(kMessages, "", "", true));
+  TANDEM_ASSIGN_OR_RETURN(const std::string without, model->chat->render(kMessages, "", "", false));
+  if (!absl::StartsWith(with, without) || with.size() == without.size()) {
+    return out_of_range(
+        name, "a template without a generation prompt",
+        "one that ends with a header of the answer if add_generation_prompt is set");
+  }
+  fake->answer_after = with.substr(without.size());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Backend*> FakeLoader::load(const LoadContext& context, const DeviceConfig& device,
                                           const std::vector<LoadedModel*>& models) {
   if (!timer_) timer_ = std::make_unique<ThreadTimer>();
@@ -66,7 +102,8 @@ absl::StatusOr<Backend*> FakeLoader::load(const LoadContext& context, const Devi
   if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
   for (size_t i = 0; i < models.size(); ++i) {
     LoadedModel* const m = models[i];
-    const FakeModelConfig& fake = *m->config.fake;
+    FakeModelConfig fake = *m->config.fake;
+    TANDEM_RETURN_IF_ERROR(load_template(&fake, m));
     backend->add_model(m->id, m->config.name, fake,
                        pool_size(m->config.page_rows, (*pages)[i], context.hidden_states_of(*m)));
     if (!fake.trace_file.empty()) {

@@ -1,7 +1,8 @@
-// What a request holds of the bounded resources: memory of waiting requests until it is admitted,
-// and an open request of its client until it ends.
+// What a request holds of the bounded resources: a share of the queue until it is admitted, and
+// memory and an open request of its client until it ends.
 #pragma once
 
+#include "engine/base/memory_account.h"
 #include "engine/host/requests/quotas.h"
 #include "engine/host/requests/waiting_budget.h"
 
@@ -9,12 +10,14 @@ namespace tandem {
 
 struct Claims {
   WaitingBudget::Share waiting;
+  MemoryAccount::Charge memory;
   Quotas::OpenRequest open;
 
   void admitted() { waiting.release(); }
   // Called before the client learns of the end, so that its next request is not refused.
   void ended() {
     waiting.release();
+    memory.release();
     open.close();
   }
 };

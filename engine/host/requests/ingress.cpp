@@ -31,7 +31,7 @@ Ingress::Ingress(int threads, const LimitsConfig& limits, const Clock* clock, Wo
 
 Ingress::~Ingress() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     TANDEM_CHECK(waiting_.empty());
     quit_ = true;
   }
@@ -40,7 +40,7 @@ Ingress::~Ingress() {
 }
 
 absl::Status Ingress::enter(Arrival arrival) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (stopping_) return shutting_down();
   expire_locked(clock_->now());
   const size_t here = waiting_.size() + started_.size();
@@ -65,7 +65,7 @@ absl::Status Ingress::enter(Arrival arrival) {
 }
 
 bool Ingress::cancel(RequestId id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (const auto waiter = waiting_.find(id); waiter != waiting_.end()) {
     answer_locked(waiter->second, cancelled());
     return true;
@@ -77,7 +77,7 @@ bool Ingress::cancel(RequestId id) {
 }
 
 absl::Status Ingress::hand_over(RequestId id, absl::FunctionRef<void()> submit) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   const auto started = started_.find(id);
   if (started->second) return cancelled();
   if (stopping_) return shutting_down();
@@ -87,7 +87,7 @@ absl::Status Ingress::hand_over(RequestId id, absl::FunctionRef<void()> submit) 
 }
 
 void Ingress::stop() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   stopping_ = true;
   while (!waiting_.empty()) answer_locked(waiting_.begin()->second, shutting_down());
 }
@@ -137,9 +137,10 @@ void Ingress::count_locked() {
 }
 
 void Ingress::run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(&mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return quit_ || !turns_.empty(); });
+    changed_.wait(
+        lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return quit_ || !turns_.empty(); });
     if (quit_) return;
     expire_locked(clock_->now());
     if (turns_.empty()) continue;

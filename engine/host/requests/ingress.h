@@ -8,10 +8,8 @@
 // Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <list>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -19,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -26,6 +25,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
+#include "engine/base/mutex.h"
 #include "engine/sched/fairness.h"
 #include "engine/sched/metrics.h"
 
@@ -74,27 +74,31 @@ class Ingress {
   using Queue = std::list<Waiter>;
 
   void run();
-  Waiter take_locked(Queue::iterator place);
-  void answer_locked(Queue::iterator place, absl::Status status);
-  void expire_locked(TimePoint now);
+  Waiter take_locked(Queue::iterator place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void answer_locked(Queue::iterator place, absl::Status status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void expire_locked(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status out_of_time(const Waiter& waiter) const;
-  void count_locked();
+  void count_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const LimitsConfig limits_;
   const Clock* const clock_;
   Worker* const answers_;
   Metrics* const metrics_;
 
-  std::mutex mutex_;  // guards the members down to quit_
-  std::condition_variable changed_;
-  Ledger ledger_;
-  ServiceOrder turns_;                          // accounts with a queue
-  std::unordered_map<Account*, Queue> queues_;  // without empty ones
-  std::unordered_map<RequestId, Queue::iterator> waiting_;
-  std::set<std::pair<TimePoint, RequestId>> expiries_;  // of waiting_
-  std::unordered_map<RequestId, bool> started_;         // true: cancelled meanwhile
-  bool stopping_ = false;
-  bool quit_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  Ledger ledger_ ABSL_GUARDED_BY(mutex_);
+  ServiceOrder turns_ ABSL_GUARDED_BY(mutex_);  // accounts with a queue
+  // Without empty ones.
+  std::unordered_map<Account*, Queue> queues_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<RequestId, Queue::iterator> waiting_ ABSL_GUARDED_BY(mutex_);
+  // Of waiting_.
+  std::set<std::pair<TimePoint, RequestId>> expiries_ ABSL_GUARDED_BY(mutex_);
+  // True: cancelled meanwhile.
+  std::unordered_map<RequestId, bool> started_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool quit_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;
 };

@@ -1,14 +1,14 @@
 // Listeners of sequences without text output (requests/stream.h has the others).
 #pragma once
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "engine/async/worker.h"
+#include "engine/base/mutex.h"
 #include "engine/decode/score.h"
 #include "engine/host/requests/claims.h"
 #include "engine/host/requests/request.h"
@@ -23,22 +23,22 @@ class WarmUp final : public SequenceListener {
   void on_admitted() override {}
   void on_tokens(std::span<Emitted>) override {}
   void on_end(const SequenceEnd& end) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     status_ = end.status;
     ended_ = true;
     changed_.notify_all();
   }
   absl::Status wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return ended_; });
+    MutexLock lock(&mutex_);
+    changed_.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_; });
     return status_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  absl::Status status_;
-  bool ended_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // Collects scores and delivers them on a text thread.

@@ -18,8 +18,9 @@ namespace tandem {
 class MatchingStops final : public TextStops {
  public:
   MatchingStops(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special_tokens,
-                absl::Span<const Token> context, std::shared_ptr<const StopStrings> stops)
-      : decoder_(std::move(tokenizer), skip_special_tokens, context),
+                absl::Span<const Token> context, absl::Span<const Token> shown,
+                std::shared_ptr<const StopStrings> stops)
+      : decoder_(std::move(tokenizer), skip_special_tokens, context, shown),
         matcher_(std::move(stops), false) {}
 
   std::unique_ptr<TextStops> clone() const override {

@@ -48,7 +48,7 @@ Quotas::OpenRequest& Quotas::OpenRequest::operator=(OpenRequest&& other) noexcep
 void Quotas::OpenRequest::charge(int64_t tokens) {
   if (use_) use_->tokens.add(tokens);
   if (!of_ || client_->second.limits->tokens_per_minute == 0) return;
-  const std::lock_guard lock(of_->mutex_);
+  const MutexLock lock(&of_->mutex_);
   of_->fill_locked(client_->second);
   client_->second.tokens -= static_cast<double>(tokens);
 }
@@ -57,7 +57,7 @@ void Quotas::OpenRequest::close() {
   if (ClientUse* const use = std::exchange(use_, nullptr)) use->open.add(-1);
   Quotas* const of = std::exchange(of_, nullptr);
   if (!of) return;
-  const std::lock_guard lock(of->mutex_);
+  const MutexLock lock(&of->mutex_);
   --client_->second.open;
 }
 
@@ -100,7 +100,7 @@ absl::StatusOr<Quotas::OpenRequest> Quotas::open(const std::string& client, Reje
 absl::StatusOr<Quotas::OpenRequest> Quotas::open_bounded(const std::string& client,
                                                          const ClientLimits& limits,
                                                          RejectReason* reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (clients_.size() >= forget_at_) forget_locked();
   const auto [place, fresh] = clients_.try_emplace(client);
   Client& own = place->second;
@@ -133,7 +133,7 @@ absl::StatusOr<Quotas::OpenRequest> Quotas::open_bounded(const std::string& clie
 }
 
 size_t Quotas::size() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return clients_.size();
 }
 

@@ -10,14 +10,15 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
+#include "engine/base/mutex.h"
 #include "engine/base/stats.h"
 #include "engine/sched/metrics.h"
 
@@ -83,17 +84,16 @@ class Quotas {
   // For a client with quotas.
   absl::StatusOr<OpenRequest> open_bounded(const std::string& client, const ClientLimits& limits,
                                            RejectReason* reason);
-  void fill_locked(Client& client) const;
-  void forget_locked();
+  void fill_locked(Client& client) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void forget_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const LimitsConfig limits_;
   const Clock* const clock_;
   std::map<std::string, ClientUse> uses_;  // complete from the start
-  mutable std::mutex mutex_;
-  // Guarded by mutex_. Clients without open requests and with full buckets are dropped when there
-  // are many.
-  Clients clients_;
-  size_t forget_at_ = kFewClients;
+  mutable Mutex mutex_;
+  // Clients without open requests and with full buckets are dropped when there are many.
+  Clients clients_ ABSL_GUARDED_BY(mutex_);
+  size_t forget_at_ ABSL_GUARDED_BY(mutex_) = kFewClients;
 };
 
 }  // namespace tandem

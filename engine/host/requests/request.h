@@ -18,6 +18,7 @@
 #include "engine/base/outcome.h"
 #include "engine/base/sampling_params.h"
 #include "engine/base/settings.h"
+#include "engine/text/answer_parser.h"
 
 namespace tandem {
 
@@ -29,11 +30,16 @@ inline constexpr char kAutoregressive[] = "autoregressive";  // always offered, 
 enum class Contract { kAny, kLossy, kDistribution, kExact };
 const char* contract_name(Contract c);  // "ANY", "LOSSY", "DISTRIBUTION", "EXACT"
 
+enum class ToolChoice : uint8_t { kAuto, kRequired };
+
 struct ChatPrompt {
   std::string messages_json;       // JSON array of {role, content, ...}
-  std::string tools_json;          // JSON array, or empty
+  std::string tools_json;          // those that may be called: JSON array, or empty
   std::string template_args_json;  // JSON object, or empty
   bool add_generation_prompt = true;
+  std::vector<std::string> tool_names = {};  // of the tools; calls are parsed if there are any
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  bool parallel_tool_calls = true;  // false: one call at most
 };
 using Prompt = std::variant<std::string, std::vector<Token>, ChatPrompt>;
 
@@ -45,6 +51,9 @@ struct SamplingFields : SamplingParams {
 
 struct StoppingFields {
   std::optional<int64_t> max_new_tokens;
+  // Without max_new_tokens and a default of the model's files: as many as the context leaves, and
+  // not LimitsConfig::default_max_new_tokens.
+  bool fill_context = false;
   std::optional<int64_t> min_new_tokens;  // no end or stop token before
   std::vector<std::string> stop_sequences;
   std::vector<int64_t> stop_token_ids;  // as the client sent them; checked against the vocabulary
@@ -57,9 +66,11 @@ struct GenerateRequest {
   std::string model;       // deployment name
   std::string request_id;  // the client's; empty: the engine makes one
   std::string client;      // for fairness and logs: authenticated identity, or peer address
+  std::string host;        // for limits of memory; may be empty
   Prompt prompt;
-  bool add_special_tokens = true;                 // text prompts only
-  bool skip_special_tokens = true;                // in the output text
+  bool add_special_tokens = true;   // text prompts only
+  bool skip_special_tokens = true;  // in the output text
+  bool raw_text = false;            // chats: reasoning and tool calls stay in the text
   std::optional<int64_t> truncate_prompt_tokens;  // keep the last n prompt tokens
   std::string method = kAuto;
   Settings parameters;  // of `method`; unset ones: the deployment's defaults
@@ -97,12 +108,16 @@ struct Chunk {
   int index = 0;                  // choice
   std::string text;               // valid UTF-8
   std::vector<TokenInfo> tokens;  // empty if the chunk only releases held-back text
+  // Chats: the model's reasoning, and parts of tool calls (engine/text/answer_parser.h).
+  std::string reasoning;
+  std::vector<CallPart> tool_calls;
 };
 
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of those; with their tags
 };
 
 struct Finished {
@@ -110,6 +125,7 @@ struct Finished {
   std::string method;  // of `stats`
   FinishReason reason = FinishReason::kMaxTokens;
   std::string stop_sequence;  // for kStopSequence
+  int tool_calls = 0;         // complete ones
   uint64_t seed = 0;
   Usage usage;
   MethodStats stats;
@@ -134,6 +150,7 @@ struct ScoreRequest {
   std::string model;
   std::string request_id;
   std::string client;
+  std::string host;
   Prompt prompt;  // context; scored too when `score_prompt`
   std::variant<std::string, std::vector<Token>> continuation;  // may be empty with score_prompt
   bool score_prompt = false;
@@ -147,6 +164,7 @@ struct ScoreRequest {
 struct TokenizeRequest {
   std::string model;
   std::string client;
+  std::string host;
   Prompt prompt;
   bool add_special_tokens = true;
   TimePoint deadline = kNever;
@@ -154,6 +172,7 @@ struct TokenizeRequest {
 struct DetokenizeRequest {
   std::string model;
   std::string client;
+  std::string host;
   std::vector<int64_t> token_ids;
   bool skip_special_tokens = true;
   TimePoint deadline = kNever;

@@ -31,8 +31,16 @@ absl::Status check_truncation(const std::optional<int64_t>& tokens) {
   return out_of_range("truncate_prompt_tokens", *tokens, "1 or more");
 }
 
+// Rows that the KV memory leaves for new tokens, next to the rows of drafts. 1 or more.
+int64_t memory_left(const Deployment& d, const MethodPlan& plan, int64_t prompt) {
+  int64_t rows = d.large->kv_rows();
+  if (d.small) rows = std::min(rows, d.small->kv_rows());
+  return std::max<int64_t>(1, rows / std::max(1, plan.width) - plan.extra_rows - prompt);
+}
+
 absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, const MethodPlan& plan,
-                                           int64_t prompt, const std::optional<int64_t>& wanted) {
+                                           int64_t prompt, const GenerateRequest& request) {
+  const std::optional<int64_t>& wanted = request.stopping.max_new_tokens;
   const int64_t context = plan.context_length;
   const int64_t room = context - prompt;
   if (room < 1) {
@@ -40,7 +48,11 @@ absl::StatusOr<int> resolve_max_new_tokens(const Deployment& deployment, const M
     return too_long(
         prompt, absl::StrCat(context - 1, " (context of ", context, whose, " less one new token)"));
   }
-  if (!wanted) return static_cast<int>(std::min(room, deployment.default_max_new_tokens));
+  if (!wanted) {
+    const int64_t most = std::min(room, deployment.unset_max_new_tokens(request));
+    if (!request.stopping.fill_context) return static_cast<int>(most);
+    return static_cast<int>(std::min(most, memory_left(deployment, plan, prompt)));
+  }
   if (*wanted < 1 || *wanted > deployment.max_new_tokens) {
     return out_of_range("max_new_tokens", *wanted,
                         absl::StrCat("1 to ", deployment.max_new_tokens));
@@ -116,6 +128,9 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   resolved.context = std::move(prompt->context);
   TANDEM_RETURN_IF_ERROR(set_prompt(deployment, model, *std::move(prompt), &spec));
   if (model.encoder != nullptr) resolved.context = spec.prompt;
+  resolved.answer =
+      plan_answer(deployment.answer_format(model), request, *model.tokenizer, resolved.context);
+  if (resolved.answer) resolved.answer->id_seed = fresh_seed;
 
   const auto prompt_tokens = static_cast<int64_t>(spec.prompt.size());
   TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
@@ -123,9 +138,8 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   resolved.method = plan.method;
   resolved.contract = plan.contract;
   TANDEM_RETURN_IF_ERROR(set_plan(&plan, &spec));
-  TANDEM_ASSIGN_OR_RETURN(
-      spec.stops.max_new_tokens,
-      resolve_max_new_tokens(deployment, plan, prompt_tokens, request.stopping.max_new_tokens));
+  TANDEM_ASSIGN_OR_RETURN(spec.stops.max_new_tokens,
+                          resolve_max_new_tokens(deployment, plan, prompt_tokens, request));
   if (!request.stopping.ignore_eos) spec.stops.eos = model.eos;
   spec.stops.include_end = request.include_eos_token;
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
@@ -133,8 +147,9 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
                                              request.stopping.min_new_tokens));
   resolved.stops = std::make_shared<const StopStrings>(request.stopping.stop_sequences);
   if (resolved.stops->any()) {
-    spec.stops.text = std::make_unique<MatchingStops>(model.tokenizer, request.skip_special_tokens,
-                                                      resolved.context, resolved.stops);
+    spec.stops.text = std::make_unique<MatchingStops>(
+        model.tokenizer, request.skip_special_tokens, resolved.context,
+        resolved.answer ? resolved.answer->markers : std::vector<Token>(), resolved.stops);
   }
   spec.top_logprobs = static_cast<int>(std::min<int64_t>(request.top_logprobs, writer.vocab_size));
   spec.logprobs = request.logprobs || request.top_logprobs > 0;

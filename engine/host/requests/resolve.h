@@ -4,11 +4,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/host/deployment.h"
+#include "engine/host/requests/answer_format.h"
 #include "engine/host/requests/request.h"
 #include "engine/host/requests/resolve_prompt.h"
 #include "engine/sched/spec.h"
@@ -24,6 +26,7 @@ struct Resolved {
   // Of the model that answers, and the last tokens of the prompt in it.
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<Token> context;
+  std::optional<AnswerPlan> answer;
 };
 // `fresh_seed` is used if the request has none.
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,

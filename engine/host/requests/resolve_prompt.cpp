@@ -7,6 +7,7 @@
 #include "engine/base/status.h"
 #include "engine/host/models/alignment.h"
 #include "engine/host/requests/request_size.h"
+#include "engine/host/requests/tool_prompt.h"
 
 namespace tandem {
 namespace {
@@ -34,7 +35,8 @@ absl::StatusOr<PromptText> render(const Deployment& deployment, const LoadedMode
                                                    "token_ids")),
         "NO_CHAT_TEMPLATE");
   }
-  const auto& messages = std::get<ChatPrompt>(prompt);
+  const ChatPrompt messages = with_tools_in_messages(
+      std::get<ChatPrompt>(prompt), chat.chat->source(), deployment.answer_format(chat).tools);
   TANDEM_ASSIGN_OR_RETURN(
       std::string rendered,
       chat.chat->render(messages.messages_json, messages.tools_json, messages.template_args_json,

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "engine/base/mutex.h"
 #include "engine/text/stream_decoder.h"
 
 namespace tandem {
@@ -43,18 +45,24 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
     // Text thread.
     Chunk text_of(const std::vector<Emitted>& tokens);
     Finished finish(const SequenceEnd& how, Chunk* last);
+    void add_parts(AnswerParts parts, Chunk* chunk) const;
 
     RequestStream* const stream;
     const int index;
     StreamDecoder decoder;
     StopMatcher stops;
-    std::vector<Emitted> taken;        // text thread; swaps memory with `arrived`
-    std::vector<Emitted> arrived;      // guarded by mutex_
-    std::unique_ptr<SequenceEnd> end;  // guarded by mutex_
+    std::optional<AnswerParser> parser;
+    int64_t reasoning_tokens = 0;
+    std::vector<Emitted> taken;  // text thread; swaps memory with Arrived::tokens
+  };
+  // What a choice has produced since the last job.
+  struct Arrived {
+    std::vector<Emitted> tokens;
+    std::unique_ptr<SequenceEnd> end;
   };
 
-  // Posts a job, unless one is posted already. REQUIRES: mutex_ is held.
-  void schedule_locked();
+  // Posts a job, unless one is posted already.
+  void schedule_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void run();
   void deliver(Choice& choice, const std::vector<Emitted>& tokens,
                std::unique_ptr<SequenceEnd> end);
@@ -68,17 +76,22 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
   size_t left_;          // choices that have not ended; text thread
   bool failed_ = false;  // the sink gets no more events; text thread
 
-  std::mutex mutex_;
-  bool scheduled_ = false;  // guarded by mutex_
-  bool admitted_ = false;   // guarded by mutex_
-  bool started_ = false;    // text thread
+  Mutex mutex_;
+  std::vector<Arrived> arrived_ ABSL_GUARDED_BY(mutex_);  // by choice
+  bool scheduled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool started_ = false;  // text thread
 };
 
 RequestStream::Choice::Choice(RequestStream* of, int number)
     : stream(of),
       index(number),
-      decoder(of->plan_.tokenizer, of->plan_.skip_special_tokens, of->plan_.context),
-      stops(of->plan_.stops, of->plan_.include_stop_sequence) {}
+      decoder(of->plan_.tokenizer, of->plan_.skip_special_tokens, of->plan_.context,
+              of->plan_.answer ? of->plan_.answer->markers : std::vector<Token>()),
+      stops(of->plan_.stops, of->plan_.include_stop_sequence) {
+  const std::optional<AnswerPlan>& answer = of->plan_.answer;
+  if (answer) parser.emplace(answer->syntax, answer->in_reasoning);
+}
 
 RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices, std::shared_ptr<Sink> sink,
                              std::function<void()> ended)
@@ -86,14 +99,15 @@ RequestStream::RequestStream(Worker* pool, StreamPlan plan, int choices, std::sh
       plan_(std::move(plan)),
       sink_(std::move(sink)),
       ended_(std::move(ended)),
-      left_(static_cast<size_t>(choices)) {
+      left_(static_cast<size_t>(choices)),
+      arrived_(left_) {
   for (int i = 0; i < choices; ++i) choices_.push_back(std::make_unique<Choice>(this, i));
 }
 
 // --- Loop thread
 
 void RequestStream::Choice::on_admitted() {
-  const std::lock_guard lock(stream->mutex_);
+  const MutexLock lock(&stream->mutex_);
   if (std::exchange(stream->admitted_, true)) return;  // another choice came first
   if (stream->plan_.claims) stream->plan_.claims->admitted();
   stream->schedule_locked();
@@ -101,15 +115,16 @@ void RequestStream::Choice::on_admitted() {
 
 void RequestStream::Choice::on_tokens(std::span<Emitted> tokens) {
   stream->sink_->made(static_cast<int64_t>(tokens.size()));
-  const std::lock_guard lock(stream->mutex_);
+  const MutexLock lock(&stream->mutex_);
+  std::vector<Emitted>& arrived = stream->arrived_[static_cast<size_t>(index)].tokens;
   arrived.insert(arrived.end(), std::make_move_iterator(tokens.begin()),
                  std::make_move_iterator(tokens.end()));
   stream->schedule_locked();
 }
 
 void RequestStream::Choice::on_end(const SequenceEnd& how) {
-  const std::lock_guard lock(stream->mutex_);
-  end = std::make_unique<SequenceEnd>(how);
+  const MutexLock lock(&stream->mutex_);
+  stream->arrived_[static_cast<size_t>(index)].end = std::make_unique<SequenceEnd>(how);
   stream->schedule_locked();
 }
 
@@ -125,10 +140,11 @@ void RequestStream::run() {
     std::unique_ptr<SequenceEnd> end;
     bool start = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       start = admitted_ && !started_;
-      choice->taken.swap(choice->arrived);
-      end = std::move(choice->end);
+      Arrived& arrived = arrived_[static_cast<size_t>(choice->index)];
+      choice->taken.swap(arrived.tokens);
+      end = std::move(arrived.end);
     }
     if (start) {
       started_ = true;
@@ -137,11 +153,11 @@ void RequestStream::run() {
     deliver(*choice, choice->taken, std::move(end));
     choice->taken.clear();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   scheduled_ = false;
   // As a new job, so that one busy request does not hold a thread.
-  const bool more = std::any_of(choices_.begin(), choices_.end(), [](const auto& choice) {
-    return !choice->arrived.empty() || choice->end != nullptr;
+  const bool more = std::any_of(arrived_.begin(), arrived_.end(), [](const Arrived& arrived) {
+    return !arrived.tokens.empty() || arrived.end != nullptr;
   });
   if (more) schedule_locked();
 }
@@ -168,7 +184,9 @@ void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
 }
 
 void RequestStream::send(Chunk chunk) const {
-  if (chunk.tokens.empty() && chunk.text.empty()) return;
+  const bool empty = chunk.tokens.empty() && chunk.text.empty() && chunk.reasoning.empty() &&
+                     chunk.tool_calls.empty();
+  if (empty) return;
   sink_->chunk(std::move(chunk));
 }
 
@@ -176,21 +194,50 @@ Chunk RequestStream::Choice::text_of(const std::vector<Emitted>& tokens) {
   Chunk chunk;
   chunk.index = index;
   chunk.tokens.reserve(tokens.size());
+  AnswerParts parts;
   for (const Emitted& e : tokens) {
     std::string text;
     if (!e.end) decoder.push(e.token, text);
-    stops.push(text, chunk.text);
     chunk.tokens.push_back(token_info(e, stream->plan_.logprobs));
+    if (!parser) {
+      stops.push(text, chunk.text);
+      continue;
+    }
+    std::string released;
+    stops.push(text, released);
+    const bool in_reasoning = parser->in_reasoning();
+    parser->push(released, &parts);
+    if (in_reasoning || parser->in_reasoning()) ++reasoning_tokens;
   }
+  add_parts(std::move(parts), &chunk);
   return chunk;
+}
+
+void RequestStream::Choice::add_parts(AnswerParts parts, Chunk* chunk) const {
+  chunk->text += parts.text;
+  chunk->reasoning += parts.reasoning;
+  for (CallPart& part : parts.calls) {
+    if (!part.name.empty()) part.id = call_id(stream->plan_.answer->id_seed, index, part.index);
+    chunk->tool_calls.push_back(std::move(part));
+  }
 }
 
 // Adds held-back text to `last`.
 Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
-  std::string text;
+  std::string text, released;
   decoder.finish(text);
-  stops.push(text, last->text);
-  stops.finish(last->text);
+  stops.push(text, released);
+  stops.finish(released);
+  if (parser) {
+    const bool by_model =
+        how.reason == FinishReason::kEos || how.reason == FinishReason::kStopToken;
+    AnswerParts parts;
+    parser->push(released, &parts);
+    parser->finish(/*cut=*/!by_model, &parts);
+    add_parts(std::move(parts), last);
+  } else {
+    last->text += released;
+  }
   Finished finished;
   finished.index = index;
   finished.method = stream->plan_.started.method;
@@ -202,6 +249,8 @@ Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
   finished.usage.prompt_tokens = how.prompt_tokens;
   finished.usage.cached_tokens = how.stats.cached_tokens;
   finished.usage.completion_tokens = how.completion_tokens;
+  finished.usage.reasoning_tokens = reasoning_tokens;
+  if (parser) finished.tool_calls = parser->complete_calls();
   finished.stats = how.stats;
   return finished;
 }

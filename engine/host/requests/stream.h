@@ -6,10 +6,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/async/worker.h"
+#include "engine/host/requests/answer_format.h"
 #include "engine/host/requests/claims.h"
 #include "engine/host/requests/request.h"
 #include "engine/sched/spec.h"
@@ -25,7 +27,8 @@ struct StreamPlan {
   bool logprobs = false;
   std::shared_ptr<const Tokenizer> tokenizer;
   bool skip_special_tokens = true;
-  std::vector<Token> context;  // the prompt's last tokens
+  std::vector<Token> context;        // the prompt's last tokens
+  std::optional<AnswerPlan> answer;  // splits the text; nullopt: the text is content
   std::shared_ptr<const StopStrings> stops = std::make_shared<const StopStrings>();
   bool include_stop_sequence = false;
   std::shared_ptr<Claims> claims;  // released as the request proceeds; may be null

@@ -29,7 +29,7 @@ WaitingBudget::Share& WaitingBudget::Share::operator=(Share&& other) noexcept {
 
 void WaitingBudget::Share::resize(int64_t bytes) {
   if (!of_) return;
-  const std::lock_guard lock(of_->mutex_);
+  const MutexLock lock(&of_->mutex_);
   of_->change_locked(client_, bytes - bytes_);
   bytes_ = bytes;
 }
@@ -37,7 +37,7 @@ void WaitingBudget::Share::resize(int64_t bytes) {
 void WaitingBudget::Share::release() {
   WaitingBudget* const of = std::exchange(of_, nullptr);
   if (!of) return;
-  const std::lock_guard lock(of->mutex_);
+  const MutexLock lock(&of->mutex_);
   of->change_locked(client_, -bytes_);
   if (--client_->second.requests == 0) of->clients_.erase(client_->first);
 }
@@ -50,13 +50,14 @@ WaitingBudget::WaitingBudget(const LimitsConfig& limits, Metrics* metrics)
 
 absl::StatusOr<WaitingBudget::Share> WaitingBudget::reserve(const std::string& client,
                                                             int64_t bytes, RejectReason* reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   const Clients::pointer own = &*clients_.try_emplace(client).first;
-  const auto refuse = [&](absl::Status status, RejectReason why) {
-    *reason = why;
-    if (own->second.requests == 0) clients_.erase(client);
-    return status;
-  };
+  const auto refuse = [&](absl::Status status, RejectReason why)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                            *reason = why;
+                            if (own->second.requests == 0) clients_.erase(client);
+                            return status;
+                          };
   if (own->second.requests >= max_per_client_) {
     return refuse(
         full(absl::StrCat(own->second.requests, " requests of client ", quote_value(client),

@@ -5,13 +5,14 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/config.h"
+#include "engine/base/mutex.h"
 #include "engine/sched/metrics.h"
 
 namespace tandem {
@@ -53,14 +54,14 @@ class WaitingBudget {
   int64_t largest() const { return max_bytes_ / 2; }
 
  private:
-  void change_locked(Clients::pointer client, int64_t bytes);
+  void change_locked(Clients::pointer client, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t max_bytes_;
   const int max_per_client_;
   Metrics* const metrics_;
-  std::mutex mutex_;
-  int64_t bytes_ = 0;  // guarded by mutex_, as is clients_
-  Clients clients_;    // with at least one request
+  Mutex mutex_;
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  Clients clients_ ABSL_GUARDED_BY(mutex_);  // with at least one request
 };
 
 }  // namespace tandem

@@ -112,6 +112,10 @@ TandemCode tandem_template_parse(const char* name, size_t name_size, const char*
                                  TandemTemplate** chat_template, TandemBytes* error);
 void tandem_template_free(TandemTemplate* chat_template);
 
+/* The texts of all templates of the model, joined by newlines. */
+TandemCode tandem_template_source(const TandemTemplate* chat_template, TandemBytes* text,
+                                  TandemBytes* error);
+
 /* The JSON texts must be UTF-8; empty: not given. */
 TandemCode tandem_template_render(const TandemTemplate* chat_template, const char* messages,
                                   size_t messages_size, const char* tools, size_t tools_size,

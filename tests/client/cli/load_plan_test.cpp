@@ -49,7 +49,7 @@ TEST(LoadPlan, NoTwoPromptsBeginAlike) {
     }
     seen.insert({prompt.begin(), prompt.begin() + 2});
   }
-  EXPECT_EQ(seen.size(), 1000u) << "two ids tell a thousand apart";
+  EXPECT_EQ(seen.size(), 1000u) << "two ids distinguish a thousand prompts";
 }
 
 TEST(LoadPlan, Levels) {

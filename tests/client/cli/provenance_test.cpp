@@ -138,7 +138,7 @@ TEST(Provenance, FiguresOfMethods) {
   stats.set_draft_tokens(10);
   EXPECT_EQ(method_figures(v1::METHOD_SPECULATIVE, stats), "1.50 of 2.50 draft tokens kept");
   EXPECT_EQ(method_figures(v1::METHOD_LLM_TO_SLM, stats),
-            "drafts of a small model told what the large one read, 1.50 of 2.50 draft tokens kept");
+            "drafts of a small model conditioned on the large one, 1.50 of 2.50 draft tokens kept");
   stats.set_fallbacks(0);
   stats.set_rollbacks(1);
   stats.set_rolled_back_tokens(2);

@@ -46,7 +46,7 @@ TEST(StrongId, IsNoneUntilItIsGiven) {
   EXPECT_LT(PageId(1), PageId(2));
 }
 
-TEST(VirtualClock, MovesOnlyWhenTold) {
+TEST(VirtualClock, MovesOnlyOnRequest) {
   VirtualClock clock;
   const TimePoint start = clock.now();
   EXPECT_EQ(clock.now(), start);

@@ -19,7 +19,7 @@ TEST(Suggest, FindsTheNameThatIsMeant) {
                                           "seed",        "max-new-tokens", "model"};
   EXPECT_EQ(nearest("temprature", names), "temperature");
   EXPECT_EQ(nearest("max_new_tokens", names), "max-new-tokens");
-  EXPECT_EQ(nearest("temp", names), "temperature") << "the only one that goes on so";
+  EXPECT_EQ(nearest("temp", names), "temperature") << "the only name with this prefix";
   EXPECT_EQ(nearest("sede", names), "seed");
   EXPECT_EQ(nearest("modle", names), "model");
 }

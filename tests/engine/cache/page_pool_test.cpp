@@ -52,7 +52,7 @@ TEST(PagePool, APageThatOnlyTheIndexKeepsIsCached) {
   EXPECT_EQ(pool.free(), 3);
 }
 
-TEST(PagePool, APinnedPageIsNobodyElses) {
+TEST(PagePool, APinnedPageIsNotReused) {
   PagePool pool(2);
   const PageId owned = pool.take();
   pool.pin(owned);
@@ -89,14 +89,14 @@ TEST(PagePool, TheOldestIsTheOneCachedForLongest) {
     pool.add_to_index(pages.back());
   }
   for (const int i : {2, 0, 3}) pool.release(pages[static_cast<size_t>(i)]);
-  EXPECT_EQ(pool.oldest(), pages[2]);
+  EXPECT_EQ(pool.evicted_for(""), pages[2]);
   pool.share(pages[2]);
-  EXPECT_EQ(pool.oldest(), pages[0]);
+  EXPECT_EQ(pool.evicted_for(""), pages[0]);
   pool.release(pages[2]);  // cached again, and the youngest now
   EXPECT_TRUE(pool.remove_from_index(pages[0]));
-  EXPECT_EQ(pool.oldest(), pages[3]);
+  EXPECT_EQ(pool.evicted_for(""), pages[3]);
   EXPECT_TRUE(pool.remove_from_index(pages[3]));
-  EXPECT_EQ(pool.oldest(), pages[2]);
+  EXPECT_EQ(pool.evicted_for(""), pages[2]);
   EXPECT_EQ(pool.free() + pool.cached() + pool.used(), pool.total());
 }
 

@@ -42,9 +42,9 @@ struct Fixture {
   void give_back(const std::vector<PageId>& pages) {
     for (size_t i = pages.size(); i-- > 0;) pool.release(pages[i]);
   }
-  std::vector<PageId> evict_oldest() {
+  std::vector<PageId> evict(const std::string& client = "") {
     std::vector<PageId> freed;
-    index.evict_oldest(&freed);
+    index.evict(client, &freed);
     return freed;
   }
   size_t known(const Tokens& tokens, const PrefixRoot& root = {}) const {
@@ -71,7 +71,7 @@ TEST(PrefixIndex, FindsTheLongestKnownBeginning) {
   EXPECT_EQ(f.pool.cached(), 3);
 }
 
-TEST(PrefixIndex, ChainsPartWhereTheirTokensDo) {
+TEST(PrefixIndex, ChainsBranchWhereTheirTokensDiffer) {
   Fixture f;
   const auto a = f.leave({1, 2, 3, 4, 5, 6}), b = f.leave({1, 2, 7, 8, 5, 6});
   EXPECT_EQ(a[0], b[0]);
@@ -91,7 +91,7 @@ TEST(PrefixIndex, RowsThatAreKnownKeepTheirPage) {
   EXPECT_EQ(f.index.size(), 1U);
 }
 
-TEST(PrefixIndex, RootsDoNotMeet) {
+TEST(PrefixIndex, RootsStaySeparate) {
   Fixture f;
   const PrefixRoot a{"client a", AdapterId(), ""}, b{"client b", AdapterId(), ""};
   const PrefixRoot adapted{"client a", AdapterId(0), ""}, embedded{"client a", AdapterId(), "x"};
@@ -129,7 +129,7 @@ TEST(PrefixIndex, ACollisionIsNotAHit) {
   }
   // Different roots collide as well, as all pages have one hash.
   EXPECT_EQ(f.known({0, 0}, {"salt", AdapterId(), ""}), 0U);
-  while (f.pool.cached() > 0) f.evict_oldest();
+  while (f.pool.cached() > 0) f.evict();
   EXPECT_EQ(f.index.size(), 0U);
 }
 
@@ -153,25 +153,25 @@ TEST(PrefixIndex, HashesBeginAnywhere) {
   EXPECT_EQ(starts_of_chains().size(), 5U);
 }
 
-TEST(PrefixIndex, GivesUpTheLongestUnusedFromTheEndOfItsChain) {
+TEST(PrefixIndex, EvictsTheLongestUnusedFromTheEndOfItsChain) {
   Fixture f;
   const auto a = f.leave({1, 1, 2, 2, 3, 3}), b = f.leave({4, 4, 5, 5});
-  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{a[2]});
+  EXPECT_EQ(f.evict(), std::vector<PageId>{a[2]});
   EXPECT_EQ(f.known({1, 1, 2, 2, 3, 3}), 2U) << "a part of the chain stays of use";
   f.leave({1, 1, 2, 2});  // used again
-  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{b[1]});
-  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{b[0]});
-  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{a[1]});
-  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{a[0]});
+  EXPECT_EQ(f.evict(), std::vector<PageId>{b[1]});
+  EXPECT_EQ(f.evict(), std::vector<PageId>{b[0]});
+  EXPECT_EQ(f.evict(), std::vector<PageId>{a[1]});
+  EXPECT_EQ(f.evict(), std::vector<PageId>{a[0]});
   EXPECT_EQ(f.pool.free(), f.pool.total());
 }
 
-TEST(PrefixIndex, WhatIsUsedIsNotGivenUp) {
+TEST(PrefixIndex, PagesInUseAreNotEvicted) {
   Fixture f;
   const auto kept = f.run({1, 1, 2, 2});
   const auto gone = f.leave({1, 1, 2, 2, 3, 3});
   EXPECT_EQ(f.pool.cached(), 1);
-  EXPECT_EQ(f.evict_oldest(), std::vector<PageId>{gone[2]});
+  EXPECT_EQ(f.evict(), std::vector<PageId>{gone[2]});
   EXPECT_EQ(f.pool.cached(), 0);
   EXPECT_EQ(f.known({1, 1, 2, 2}), 2U);
   f.give_back(kept);
@@ -179,13 +179,13 @@ TEST(PrefixIndex, WhatIsUsedIsNotGivenUp) {
 }
 
 // A fork may share the end of a chain but own its beginning.
-TEST(PrefixIndex, APageTakesThoseBehindItAlong) {
+TEST(PrefixIndex, APageIsEvictedWithItsSuccessors) {
   Fixture f;
   const auto chain = f.run({1, 1, 2, 2, 3, 3});
   f.pool.release(chain[0]);
   f.pool.release(chain[2]);
   EXPECT_EQ(f.pool.cached(), 2);
-  EXPECT_EQ(f.evict_oldest(), (std::vector<PageId>{chain[2], chain[0]}));
+  EXPECT_EQ(f.evict(), (std::vector<PageId>{chain[2], chain[0]}));
   EXPECT_EQ(f.index.size(), 0U);
   EXPECT_EQ(f.pool.owners(chain[1]), 1) << "its user's alone now";
   EXPECT_EQ(f.index.insert({}, chain[0], Tokens{2, 2}, chain[1]), PageId()) << "behind the unknown";
@@ -206,7 +206,7 @@ TEST(PrefixIndex, ForgetsAll) {
   EXPECT_EQ(f.pool.free(), f.pool.total());
 }
 
-TEST(PrefixIndex, ItsVersionTellsOfEveryChange) {
+TEST(PrefixIndex, ItsVersionChangesWithEveryChange) {
   Fixture f;
   const uint64_t empty = f.index.version();
   f.leave({1, 1});
@@ -214,7 +214,7 @@ TEST(PrefixIndex, ItsVersionTellsOfEveryChange) {
   EXPECT_NE(one, empty);
   f.leave({1, 1});
   EXPECT_EQ(f.index.version(), one) << "nothing new";
-  f.evict_oldest();
+  f.evict();
   EXPECT_NE(f.index.version(), one);
 }
 
@@ -229,6 +229,52 @@ TEST(PrefixIndexDeathTest, BooksThatDoNotAddUp) {
       << "across roots";
   f.pool.release(page);
   f.give_back(pages);
+}
+
+// One client's prompts evict its own pages once it holds more than its share.
+TEST(PrefixIndex, OneClientKeepsTheShareOfAnother) {
+  Fixture f(16);
+  const PrefixRoot ann = {.salt = "ann"}, eve = {.salt = "eve"};
+  const Tokens prompt = {1, 2, 3, 4, 5, 6, 7, 8};
+  f.leave(prompt, ann);  // 4 pages
+  for (Token i = 0; i < 1000; ++i) {
+    while (f.pool.free() < 4) f.evict("eve");
+    f.leave({100 + i, 2, 3, 4, 5, 6, 7, 8}, eve);
+  }
+  EXPECT_EQ(f.known(prompt, ann), 4U) << "4000 pages of eve, and none of ann's is evicted";
+  EXPECT_EQ(f.known({1099, 2, 3, 4, 5, 6, 7, 8}, eve), 4U) << "eve has the rest";
+  EXPECT_EQ(f.pool.clients(), 2);
+}
+
+// Below its share a client evicts the page cached longest, whoever has it.
+TEST(PrefixIndex, BelowItsShareAClientEvictsTheOldest) {
+  Fixture f(6);
+  const PrefixRoot ann = {.salt = "ann"}, bob = {.salt = "bob"};
+  const auto old = f.leave({1, 2, 3, 4}, ann);
+  const auto young = f.leave({5, 6, 7, 8}, bob);
+  EXPECT_EQ(f.evict("bob"), std::vector<PageId>{old[1]});
+  EXPECT_EQ(f.evict("bob"), std::vector<PageId>{young[1]}) << "bob has 2 of 3";
+  EXPECT_EQ(f.evict("eve"), std::vector<PageId>{old[0]});
+  EXPECT_EQ(f.pool.clients(), 1);
+  EXPECT_EQ(f.evict(), std::vector<PageId>{young[0]});
+  EXPECT_EQ(f.pool.clients(), 0);
+}
+
+// Many clients with one prompt each do not take the pages of one that returns with a long one.
+TEST(PrefixIndex, ManyOneTimeClientsDoNotTakeEverything) {
+  Fixture f(64);
+  const PrefixRoot often = {.salt = "often"};
+  Tokens prompt;
+  for (Token i = 0; i < 40; ++i) prompt.push_back(i);  // 20 pages
+  f.leave(prompt, often);
+  for (Token i = 0; i < 500; ++i) {
+    const std::string once = std::to_string(i);
+    while (f.pool.free() < 2) f.evict(once);
+    f.leave({i, i, i, i}, {.salt = once});
+    ASSERT_EQ(f.known(prompt, often), 20U) << i;
+    f.leave(prompt, often);
+  }
+  EXPECT_LE(f.pool.clients(), 64);
 }
 
 }  // namespace

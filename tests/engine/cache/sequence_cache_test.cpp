@@ -557,7 +557,7 @@ TEST(SequenceCache, RowsThatGoLeaveTheTokenHistory) {
   EXPECT_NE(one.cache.token_history(), used);
 }
 
-TEST(SequenceCache, TellsWhatItsRowsWereFed) {
+TEST(SequenceCache, ReportsTheInputsOfItsRows) {
   One one;
   one.cache.reserve(20, kLayers);
   Tree first;
@@ -651,7 +651,7 @@ TEST(SequenceCache, WhatIsSharedIsCopiedBeforeItIsWritten) {
 }
 
 // The last user of a published page can overwrite it after a truncation, without a copy.
-TEST(SequenceCache, ACutPageThatNobodyElseUsesIsTakenBack) {
+TEST(SequenceCache, ACutPageWithoutOtherOwnersIsReused) {
   Two two;
   feed(two.a, kText);
   two.a.publish({}, kText);
@@ -763,7 +763,7 @@ TEST(SequenceCache, PublishesWhatIsFinalAndInMemory) {
          feed(c, {6, 7, 8});
        },
        2},
-      {"chosen rows nobody knows",
+      {"unknown chosen rows",
        [](SequenceCache& c) {
          Tree tree;
          for (const Token t : {1, 2, 3}) tree.chain(token_in(t));
@@ -810,7 +810,7 @@ TEST(SequenceCache, AnEmbeddingStaysPrivateWhereItMoves) {
   EXPECT_EQ(two.w.pools.prefixes.size(), 0U);
 }
 
-TEST(SequenceCache, GoesOnPublishingWhereTheIndexForgot) {
+TEST(SequenceCache, ContinuesPublishingAfterTheIndexForgot) {
   Two two;
   feed(two.a, {1, 2, 3, 4});
   two.a.publish({}, kText);
@@ -836,7 +836,7 @@ TEST(SequenceCache, ThereIsNewsWhereAPageIsFullOrForgotten) {
   EXPECT_TRUE(two.a.can_publish(8));
 }
 
-TEST(SequenceCache, ACachedPageIsGivenUpForANewOne) {
+TEST(SequenceCache, ACachedPageIsEvictedForANewOne) {
   Two two;
   feed(two.a, kText);
   two.a.publish({}, kText);
@@ -846,7 +846,7 @@ TEST(SequenceCache, ACachedPageIsGivenUpForANewOne) {
   two.b.reserve((kPages - 1) * kRowsOfAPage, kLayers);
   EXPECT_EQ(two.w.pools.kv.cached(), 1);
   ASSERT_EQ(two.w.log.size(), 1U);
-  EXPECT_EQ(two.w.log[0].kind, Move::kFree) << "what it held is nobody's any more";
+  EXPECT_EQ(two.w.log[0].kind, Move::kFree) << "its pages have no owner";
   two.b.reserve(kPages * kRowsOfAPage, kLayers);
   EXPECT_EQ(two.w.pools.prefixes.size(), 0U);
   EXPECT_EQ(two.w.pools.kv.available(), 0);

@@ -182,7 +182,7 @@ TEST(Beam, StopStrings) {
   }
 }
 
-TEST(Beam, TellsTheBestTokensOfEachRow) {
+TEST(Beam, ReportsTheBestTokensOfEachRow) {
   Box box{BoxOptions()};
   SequenceSpec s = box.spec({1, 2, 3}, 8);
   s.logprobs = true;

@@ -400,10 +400,10 @@ TEST(Bild, EarlyExitRunsEachLayerOfARowOnce) {
       const auto expected =
           reference::bild(reference::Model(box.config(0)), reference::Model(box.config(0), l),
                           s.prompt, s.warp, a, s.stops.eos, s.stops.max_new_tokens);
-      SequenceSpec apart = box.spec(s.prompt, s.stops.max_new_tokens);
-      apart.warp = s.warp;
-      apart.stops.eos = s.stops.eos;
-      use_bild(apart, a, two_models());
+      SequenceSpec separate = box.spec(s.prompt, s.stops.max_new_tokens);
+      separate.warp = s.warp;
+      separate.stops.eos = s.stops.eos;
+      use_bild(separate, a, two_models());
       use_bild(s, a, early_exit(l));
       const Tokens prompt = s.prompt;
       const auto r = box.submit(std::move(s));
@@ -411,7 +411,7 @@ TEST(Bild, EarlyExitRunsEachLayerOfARowOnce) {
       box.pump();
       ASSERT_TRUE(r->ok());
       EXPECT_EQ(watch.layer_rows, l * expected.rows_fed + (d - l) * expected.rows_verified);
-      const auto other = box.submit(std::move(apart));
+      const auto other = box.submit(std::move(separate));
       watch.follow(prompt, other);
       box.pump();
       EXPECT_EQ(r->tokens, other->tokens);
@@ -474,7 +474,7 @@ TEST(Bild, UnlimitedRunsGoThroughEvictions) {
 
 // Early exit, evicted again and again: what was lost goes all the way in chunks, and never lies
 // between the layers as one pass that nothing can divide.
-TEST(Bild, EarlyExitComesBackInChunks) {
+TEST(Bild, EarlyExitResumesInChunks) {
   constexpr int kStepRows = 8;
   for (const bool unchecked : {false, true}) {
     BoxOptions o;
@@ -576,7 +576,7 @@ TEST(Bild, NeedsNoMoreRowsThanAutoregressiveDecoding) {
   }
 }
 
-// --- What is told of tokens
+// --- Log-probabilities
 
 TEST(Bild, LogProbabilitiesAreLarges) {
   int64_t of_small = 0;
@@ -593,8 +593,8 @@ TEST(Bild, LogProbabilitiesAreLarges) {
   EXPECT_GT(of_small, 150);
 }
 
-// Small's own would look like large's: nothing is told of a token that large never saw.
-TEST(Bild, NothingIsToldOfWhatLargeNeverSaw) {
+// The small model's own would look like the large model's, so they are not reported.
+TEST(Bild, TokensThatLargeNeverSawHaveNoLogProbability) {
   int64_t of_small = 0, of_large = 0;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Rng rng(seed);

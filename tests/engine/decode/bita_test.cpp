@@ -174,7 +174,7 @@ TEST(Bita, PassesWhereAllMasksAreRight) {
 }
 
 // A chain whose masks hang on the root alone: what is left of them behind what was accepted.
-TEST(Bita, StraightforwardGoesOnWithTheMasksThatAreLeft) {
+TEST(Bita, StraightforwardContinuesWithTheRemainingMasks) {
   BoxOptions o;
   o.models[0].config.mask_accuracy = 1;
   Box box{o};

@@ -48,7 +48,7 @@ Task<void> climb(Gen g, Answers* out) {
   for (const Out& o : d.row) out->push_back(o.argmax);
 }
 
-TEST(ContractCaches, RowsGoOnFromWhereTheyStopped) {
+TEST(ContractCaches, RowsContinueFromTheirLayer) {
   for (const int chunk : {1, 2, 100}) {
     BoxOptions o;
     o.limits.prefill_chunk_rows = chunk;
@@ -113,7 +113,8 @@ TEST(ContractCaches, ForksShareTheirPastAndGoTheirWays) {
 // --- Copies between devices
 
 // A worker on another device takes over the prompt's rows (with the frontier, if they stopped
-// early) while the source goes on at once: drops its last rows and writes others into their place.
+// early) while the source continues at once: drops its last rows and writes others into their
+// place.
 Task<void> hand_over(Gen g, int to, Answers* out) {
   const Stage top = g.stage(Role::kLarge), worker = g.stage(Role::kWorker);
   const Stage low{top.cache, to}, worker_low{worker.cache, to};
@@ -165,7 +166,7 @@ TEST(ContractCaches, CopiesBetweenDevicesAreInOrder) {
   }
 }
 
-// Both ways at once, with compaction before: nobody waits for ever.
+// In both directions at once, with compaction before: no deadlock.
 Task<void> exchange(Gen g, Answers* out) {
   const Stage a = g.stage(Role::kLarge), b = g.stage(Role::kWorker);
   const int n = static_cast<int>(g.seq().size());

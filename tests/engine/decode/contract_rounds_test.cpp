@@ -1,4 +1,4 @@
-// What methods may rely on about rounds: reservations, tickets that nobody awaits, and values that
+// What methods may rely on about rounds: reservations, unawaited tickets, and values that
 // stay on devices.
 #include "tests/engine/decode/pairs.h"
 #include "tests/engine/decode/sketches.h"
@@ -15,7 +15,7 @@ Task<void> wants(Gen g, int rows) {
   g.emit(std::move(out));
 }
 
-// A need that its pool can never meet ends the request, and nobody waits behind it for ever.
+// A need that its pool can never meet ends the request and blocks no other.
 TEST(ContractRounds, ImpossibleNeedsAreRefused) {
   BoxOptions o;
   o.models[0].pool.pages = 4;
@@ -90,7 +90,7 @@ TEST(ContractRounds, AReservationLastsForItsRound) {
 
 // --- Tickets and values
 
-// Starts drafts that it never reads, and goes on to the next round at once.
+// Starts drafts that it never reads, and starts the next round at once.
 Task<void> careless(Gen g) {
   const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
   for (;;) {
@@ -124,7 +124,7 @@ Task<void> careless(Gen g) {
   }
 }
 
-TEST(ContractRounds, TicketsThatNobodyAwaitsLeaveNothing) {
+TEST(ContractRounds, UnawaitedTicketsLeaveNothing) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     BoxOptions o;
     o.models.resize(2);

@@ -160,7 +160,7 @@ TEST(ContractTransfers, PagesOfACopyComeBackWhenItIsMade) {
   box.expect_idle();
 }
 
-// A lost device makes no moves, and keeps nobody's pages.
+// A lost device makes no moves and keeps no pages.
 TEST(ContractTransfers, ALostWorkerGivesPagesBack) {
   BoxOptions o = main_and_worker(4);
   o.models[1].config.pass_seconds = 1;

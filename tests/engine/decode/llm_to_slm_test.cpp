@@ -153,7 +153,7 @@ TEST(LlmToSlm, EvictionsChangeNothing) {
   EXPECT_GT(expect_equals_pair_reference(10000, 300, /*tight=*/true), 200);
 }
 
-// The best of several beams of a small model that is told, whoever is evicted.
+// The best of several beams of a conditioned small model, with any evictions.
 TEST(LlmToSlm, BeamsEqualTheReference) {
   int64_t preempted = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -190,19 +190,19 @@ TEST(LlmToSlm, BeamsEqualTheReference) {
 
 // Who writes behind a memory that was fed must not find the rows of one that was not, nor the other
 // way round.
-TEST(LlmToSlm, PrefixesOfAFedMemoryAreItsOwn) {
+TEST(LlmToSlm, PrefixesOfAConditionedMemoryAreItsOwn) {
   BoxOptions o;
   o.models.resize(4);
   for (BoxModel& m : o.models) m.pool.values = 20;
   Box box{o};
   const Tokens prompt = {1, 2, 3, 4, 5, 6}, source = {3, 1, 2};
-  const auto ask = [&](bool told) {
+  const auto ask = [&](bool conditioned) {
     SequenceSpec s = box.spec(prompt, 6);
     Pair p;
     p.from_encoder = p.into_encoder = true;
     p.source = p.f.read = source;
     use_pair(s, p);
-    if (!told) {
+    if (!conditioned) {
       s.conditioning_tokens.clear();
       s.cast = std::make_shared<const Cast>(
           Cast{.roles = {{Role::kLarge, ModelId(1)}, encoder_role(ModelId(3))},
@@ -214,10 +214,10 @@ TEST(LlmToSlm, PrefixesOfAFedMemoryAreItsOwn) {
     EXPECT_TRUE(r->ok()) << r->end.status;
     return r;
   };
-  const auto bare = ask(false), told = ask(true), again = ask(true), bare_again = ask(false);
-  EXPECT_EQ(told->end.stats.cached_tokens, 0);
-  EXPECT_NE(told->tokens, bare->tokens);
-  EXPECT_EQ(again->tokens, told->tokens);
+  const auto bare = ask(false), conditioned = ask(true), again = ask(true), bare_again = ask(false);
+  EXPECT_EQ(conditioned->end.stats.cached_tokens, 0);
+  EXPECT_NE(conditioned->tokens, bare->tokens);
+  EXPECT_EQ(again->tokens, conditioned->tokens);
   EXPECT_EQ(bare_again->tokens, bare->tokens);
   EXPECT_GT(bare_again->end.stats.cached_tokens, 0);
 }
@@ -264,7 +264,7 @@ TEST(LlmToSlm, LongerPromptsThanItHasPlacesForAreRefused) {
   box.expect_idle();
 }
 
-// A small model that is told what the large one makes of the prompt drafts for it: the answer is
+// A small model conditioned on the large one's encoder states drafts for it: the answer is
 // the large one's, and each reads the prompt once.
 TEST(LlmToSlm, ConditionedDraftsAreExact) {
   int64_t drafted = 0, preempted = 0;

@@ -54,8 +54,7 @@ void expect_the_tokens_of_ar(int requests, const std::function<void(SequenceSpec
 void expect_stops_where_ar_does(const BoxOptions& options,
                                 const std::function<void(SequenceSpec&)>& use);
 
-// Runs `s`: whoever proposed a token, the large model confirmed it and its log-probabilities are
-// told.
+// Runs `s`: the large model confirmed every token, and its log-probabilities are reported.
 std::shared_ptr<Recorder> expect_logprobs_of_large(Box& box, SequenceSpec s);
 
 // Runs make(seed) for seeds 0 to n - 1, two hundred at once, and shows each answer to `see`.

@@ -51,7 +51,8 @@ TEST(NgramIndex, EqualsASearchAsTheTextGrows) {
   }
 }
 
-// A long prompt is entered slice by slice, whoever else waits for the loop, and its end first.
+// A long prompt is indexed in slices, its end first, so that the loop serves other requests
+// between.
 TEST(Ngram, ARoundEntersNoMoreThanASlice) {
   std::mt19937_64 rng(2);
   Tokens text;

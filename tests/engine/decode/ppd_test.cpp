@@ -201,7 +201,7 @@ TEST(Ppd, TakesTheTimeOfTheTheorem) {
         << "d " << d << ", e " << p.exit << ", k " << p.params.candidates;
     // By phase, from the first token on: below the early layer and above it. The last token starts
     // no workers, so that nothing reads the early layer for it. A worker's layers are as many as
-    // main's upper ones, so nobody waits.
+    // main's upper ones, so no pass waits.
     const auto of_layers = [](int64_t n) { return static_cast<double>(n) * 1e6; };
     const int64_t upper = lower * 10 + d - (e.last_matched ? lower : 0);
     EXPECT_NEAR(static_cast<double>(own[PpdFigures::kUpperTime]), of_layers(upper), 10);
@@ -217,7 +217,7 @@ TEST(Ppd, TakesTheTimeOfTheTheorem) {
 }
 
 // A worker that takes half as long again as main's upper layers is waited for where it was right.
-TEST(Ppd, TellsWhatWaitingForWorkersTook) {
+TEST(Ppd, ReportsTheTimeSpentWaitingForWorkers) {
   const Pipeline p{2, {1, 1}};
   FakeModelConfig main = tiny_model(3, 4, 3);
   main.pass_seconds = main.row_seconds = 0;
@@ -273,7 +273,7 @@ TEST(Ppd, StopsWhereAutoregressiveDecodingStops) {
   }
 }
 
-TEST(Ppd, TellsLogprobsOfMain) {
+TEST(Ppd, ReportsLogprobsOfMain) {
   const Pipeline p{2, {3, 2}};
   Box box{devices_of(tiny_model(1, 4, 6), p)};
   SequenceSpec s = box.spec({1, 2, 0}, 16);

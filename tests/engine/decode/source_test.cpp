@@ -1,5 +1,5 @@
-// Models with encoders: methods for decoders run on them as they are, and what an eviction takes of
-// an encoder's rows comes back without a word of theirs.
+// Models with encoders: methods for decoders run on them unchanged, and evicted encoder rows are
+// recomputed without the method's help.
 #include <gtest/gtest.h>
 
 #include "engine/decode/autoregressive.h"
@@ -91,7 +91,7 @@ TEST(Source, ExactMethodsGiveArsTokensWhateverIsEvicted) {
   EXPECT_GT(std::min({ar, speculated, bilded}), 20);
 }
 
-TEST(Source, BeamsComeBackToTheirSourceToo) {
+TEST(Source, BeamsReuseTheirSourceToo) {
   BeamParams beams;
   beams.width = 2;
   const Method search = [=](Gen g) { return beam(g, beams); };

@@ -28,7 +28,7 @@ Drafting random_drafting(Rng& rng) {
   return a;
 }
 
-// The same, where nobody asks how many drafts there are: they may be made as far as they pay.
+// The same without a fixed number of drafts: pacing chooses it.
 Drafting random_or_paying(Rng& rng) {
   Drafting a = random_drafting(rng);
   if (chance(rng, 50)) a.pace = Pace::kFastest;
@@ -166,7 +166,7 @@ TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
   }
 }
 
-// The tokens that autoregressive decoding draws under the same seed, penalties and all, whoever
+// The tokens that autoregressive decoding draws under the same seed, with penalties, whatever
 // drafts and however long.
 TEST(Speculative, SampledTokensAreAutoregressiveDecodings) {
   int64_t accepted = 0;
@@ -202,9 +202,9 @@ TEST(Speculative, TheRatioRuleGivesOtherTokens) {
   EXPECT_GT(different, 15);
 }
 
-// Drafts that are drawn apart from the target's own tokens are right less often.
-TEST(Speculative, DraftsDrawnApartAreNoticed) {
-  int64_t kept = 0, kept_apart = 0;
+// Drafts that are drawn independently of the target's tokens match less often.
+TEST(Speculative, IndependentDraftsAreDetected) {
+  int64_t kept = 0, kept_independent = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
     Rng rng(seed);
     const FakeModelConfig config = tiny_model(rng(), 3, 12);
@@ -212,15 +212,16 @@ TEST(Speculative, DraftsDrawnApartAreNoticed) {
     Warp w;
     w.temperature = 2;
     w.seed = seed;
-    for (const bool apart : {false, true}) {
-      const auto r = reference::speculative(model, model, {1, 2}, w, {}, {}, 15, apart);
+    for (const bool independent : {false, true}) {
+      const auto r = reference::speculative(model, model, {1, 2}, w, {}, {}, 15, independent);
       EXPECT_EQ(r.tokens, reference::autoregressive(config, {1, 2}, w, {}, 15));
       for (size_t n = 0; n < r.stats.accept_lengths.size(); ++n) {
-        (apart ? kept_apart : kept) += static_cast<int64_t>(n) * r.stats.accept_lengths[n];
+        (independent ? kept_independent : kept) +=
+            static_cast<int64_t>(n) * r.stats.accept_lengths[n];
       }
     }
   }
-  EXPECT_GT(kept, 2 * kept_apart);
+  EXPECT_GT(kept, 2 * kept_independent);
 }
 
 // The end comes with the second of eight drafts, on which both models agree: it is no token of the
@@ -251,9 +252,10 @@ TEST(Speculative, DraftsBehindTheEndAreNotCountedAsAccepted) {
   EXPECT_EQ(r->end.stats.draft_tokens, 12);
 }
 
-// Both models agree, and all that masks foresee comes: the small model's passes say two tokens each
-// but the first of a round, and the last one leaves a guess for the large model to judge.
-TEST(Speculative, MasksForeseeWhatIsDrafted) {
+// Both models agree, and all predictions of masks are right: the small model's passes give two
+// tokens each but the first of a round, and the last one leaves a guess for the large model to
+// judge.
+TEST(Speculative, MasksPredictWhatIsDrafted) {
   BoxOptions o;
   o.models.resize(2);
   o.models[0].config = o.models[1].config = tiny_model(1, 4, 12);
@@ -425,8 +427,8 @@ double seconds_of(const Costs& costs, int streams, const Drafting* a) {
   return seconds(box.clock.now() - TimePoint{});
 }
 
-// Alone and in company: as fast as the better of never drafting and always drafting, but for what
-// it takes to see which that is.
+// One request and several: as fast as the better of never drafting and always drafting, but for
+// what it takes to see which that is.
 TEST(Speculative, AsManyDraftsAsPay) {
   const Costs all[] = {
       {"kept, rows for nothing", true, 0.02, 0.2, 0.01},

@@ -60,7 +60,7 @@ TEST_F(DeviceLoss, LosesItsModelsAndIsReportedOnce) {
   lost_[1] = true;
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(generate("little").code(), absl::StatusCode::kUnavailable);
-    EXPECT_FALSE(available("little")) << "known to whoever has heard";
+    EXPECT_FALSE(available("little")) << "the listener was notified after the update";
     EXPECT_TRUE(available("big") && available("pair"));
   }
   while (engine_->live_requests() > 0) std::this_thread::yield();

@@ -127,7 +127,7 @@ class EncoderDecoderPairs : public ::testing::TestWithParam<int> {
 TEST_P(EncoderDecoderPairs, ExactMethodsAreExact) {
   const auto engine = make_engine(config());
   ASSERT_NE(engine, nullptr);
-  int64_t accepted = 0, rollbacks = 0, foreseen = 0;
+  int64_t accepted = 0, rollbacks = 0, predicted = 0;
   for (int prompt = 0; prompt < served.golden.prompts(); prompt += 3) {
     for (auto& [name, request] : exact_ways(prompt)) {
       SCOPED_TRACE(absl::StrCat(name, ", prompt ", prompt));
@@ -137,12 +137,12 @@ TEST_P(EncoderDecoderPairs, ExactMethodsAreExact) {
       EXPECT_EQ(sink->ids(), served.golden.greedy(prompt));
       accepted += sink->end().stats.small_tokens;
       if (request.method == "bild") rollbacks += sink->end().stats.own[BildFigures::kRollbacks];
-      if (request.method == "bita") foreseen += sink->end().stats.small_tokens;
+      if (request.method == "bita") predicted += sink->end().stats.small_tokens;
     }
   }
   EXPECT_GT(accepted, 200);
   EXPECT_GT(rollbacks, 10);
-  EXPECT_GT(foreseen, 10);  // of untrained masks
+  EXPECT_GT(predicted, 10);  // of untrained masks
 }
 
 TEST_P(EncoderDecoderPairs, SampledTokensAreThoseOfAutoregressiveDecoding) {
@@ -272,7 +272,7 @@ TEST(EncoderDecoders, TheShippedPairDescribesFunctions) {
 // The large model conditions the small one, which answers or drafts for it.
 TEST(EncoderDecoders, TheShippedSmallModelIsConditioned) {
   EngineConfig config = shipped();
-  config.deployments.push_back({"untold", "docstring-small-conditioned", ""});
+  config.deployments.push_back({"unconditioned", "docstring-small-conditioned", ""});
   const auto engine = make_engine(config);
   ASSERT_NE(engine, nullptr);
   std::set<std::string> texts;
@@ -299,7 +299,7 @@ TEST(EncoderDecoders, TheShippedSmallModelIsConditioned) {
     GenerateRequest alone = r;
     alone.method = kAutoregressive;
     const auto large = run(*engine, alone);
-    alone.model = "untold";
+    alone.model = "unconditioned";
     const auto small = run(*engine, alone);
     ASSERT_TRUE(large->wait().ok() && small->wait().ok());
     other += conditioned->text() == small->text() ? 0 : 1;

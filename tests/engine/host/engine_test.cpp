@@ -44,7 +44,7 @@ TEST(Engine, StreamsTheModelsOwnGreedyText) {
   EXPECT_EQ(sink->ids(), expected);
   EXPECT_EQ(sink->text(), text_of(expected));
   EXPECT_EQ(sink->start().prompt_tokens, 9);
-  EXPECT_EQ(sink->start().method, "speculative") << "as far as that pays";
+  EXPECT_EQ(sink->start().method, "speculative") << "auto";
   EXPECT_EQ(sink->start().contract, Contract::kExact);
   EXPECT_EQ(sink->end().reason, FinishReason::kMaxTokens);
   EXPECT_EQ(sink->end().usage.completion_tokens, 24);
@@ -417,14 +417,14 @@ TEST(Engine, TextCallsReportErrors) {
               HasSubstr("token_ids[1]: 257; allowed: 0 to 256"));
   EXPECT_THAT(detokenize(std::vector<int64_t>(513, 104)).status().message(),
               HasSubstr("token_ids: 513 of them; allowed: at most 512"));
-  EXPECT_EQ(tokenize("nobody", "x").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(tokenize("unknown", "x").status().code(), absl::StatusCode::kNotFound);
   const auto info = engine->deployment("pair");
   ASSERT_TRUE(info.ok());
   EXPECT_EQ(info->context_length, 512);
   EXPECT_EQ(info->models.size(), 2U);
 }
 
-TEST(Engine, RefusesFatPromptsBeforeTheyAreTokenized) {
+TEST(Engine, RefusesLongPromptsBeforeTheyAreTokenized) {
   const auto engine = make_engine();
   const auto refused = [&](GenerateRequest request) {
     const auto sink = std::make_shared<Recorder>();
@@ -508,8 +508,8 @@ struct Refusal {
 TEST(Engine, RefusesNamingFieldValueAndRange) {
   const auto engine = make_engine();
   const Refusal table[] = {
-      {"model", [](auto& r) { r.model = "nobody"; }, absl::StatusCode::kNotFound,
-       "model: \"nobody\"; known: \"pair\""},
+      {"model", [](auto& r) { r.model = "unknown"; }, absl::StatusCode::kNotFound,
+       "model: \"unknown\"; known: \"pair\""},
       {"empty text", [](auto& r) { r.prompt = std::string(); }, absl::StatusCode::kInvalidArgument,
        "prompt: empty"},
       {"no tokens", [](auto& r) { r.prompt = std::vector<Token>{}; },

@@ -71,7 +71,7 @@ TEST(Exponential, Goldens) {
 
 TEST(Race, DrawsTheFirstToArrive) {
   std::mt19937 rng(2);
-  int told = 0;
+  int drawn = 0;
   for (int i = 0; i < 4000; ++i) {
     const size_t vocab = 1 + rng() % (i % 10 == 0 ? 5000 : 200);
     const auto w = some_weights(vocab, i % 3, i % 2 ? 1 : 0.05, rng);
@@ -79,9 +79,9 @@ TEST(Race, DrawsTheFirstToArrive) {
     const Token expected = winner(w, key);
     if (expected < 0) continue;
     ASSERT_EQ(race(w, key), expected);
-    ++told;
+    ++drawn;
   }
-  EXPECT_GT(told, 3000);
+  EXPECT_GT(drawn, 3000);
 }
 
 TEST(Race, NeverDrawsWeightZero) {
@@ -177,18 +177,18 @@ TEST(Race, CouplesDrawsUnderOneKey) {
 TEST(Race, HashesOfNearTokensAreIndependent) {
   constexpr size_t kSide = 16;
   const std::vector<double> even(kSide * kSide, 1.0 / (kSide * kSide));
-  for (const uint32_t apart : {1u, 2u, 16u, 64u, 4096u, 100'000u}) {
+  for (const uint32_t distance : {1u, 2u, 16u, 64u, 4096u, 100'000u}) {
     std::vector<int64_t> counts(kSide * kSide), over_positions(kSide * kSide);
     for (int i = 0; i < 200'000; ++i) {
       const RaceKey key = race_key(9, 0, Purpose::kToken, i / 10);
       const RaceKey next = race_key(9, 0, Purpose::kToken, i / 10 + 1);
       const auto v = static_cast<uint32_t>(i % 10 * 7);
-      const uint32_t a = race_word(key, v) >> 28, b = race_word(key, v + apart) >> 28;
+      const uint32_t a = race_word(key, v) >> 28, b = race_word(key, v + distance) >> 28;
       ++counts[a * kSide + b];
-      ++over_positions[a * kSide + (race_word(next, v + apart) >> 28)];
+      ++over_positions[a * kSide + (race_word(next, v + distance) >> 28)];
     }
-    EXPECT_GT(testing::chi_square_p(counts, even), 1e-4) << apart;
-    EXPECT_GT(testing::chi_square_p(over_positions, even), 1e-4) << apart;
+    EXPECT_GT(testing::chi_square_p(counts, even), 1e-4) << distance;
+    EXPECT_GT(testing::chi_square_p(over_positions, even), 1e-4) << distance;
   }
 }
 

@@ -51,7 +51,7 @@ std::vector<Sketch> sketches(SketchStats* stats) {
           {"bita", [stats](Gen g) { return bita(g, {2, 2}, stats); }}};
 }
 
-TEST(TakeOver, EveryMethodsChoicesAreAsAlone) {
+TEST(Adopt, EveryMethodsChoicesAreAsAlone) {
   SketchStats stats;
   for (const Sketch& sketch : sketches(&stats)) {
     for (const int prompt : {1, 2, 4, 5, 8, 13}) {
@@ -73,7 +73,7 @@ TEST(TakeOver, EveryMethodsChoicesAreAsAlone) {
 }
 
 // Four choices of two tokens each. Each model runs the prompt once, except its last row.
-TEST(TakeOver, ThePromptRunsOnceInEveryCache) {
+TEST(Adopt, ThePromptRunsOnceInEveryCache) {
   SketchStats stats;
   for (const int prompt : {1, 2, 4, 5, 8, 13}) {
     Box box{options(false)};
@@ -97,7 +97,7 @@ TEST(TakeOver, ThePromptRunsOnceInEveryCache) {
 
 // The first choice ends while the small model's prompt is under way: the others share the rows in
 // memory and run the rest.
-TEST(TakeOver, WhatIsUnderWayIsNotTaken) {
+TEST(Adopt, WhatIsUnderWayIsNotTaken) {
   SketchStats stats;
   const auto method = [&stats](Gen g) { return bild(g, {3, 0.1F, 0.69F}, &stats); };
   BoxOptions o = options(false);
@@ -113,7 +113,7 @@ TEST(TakeOver, WhatIsUnderWayIsNotTaken) {
   box.expect_idle();
 }
 
-TEST(TakeOver, ThePromptsPagesAreSharedWhileItLasts) {
+TEST(Adopt, ThePromptsPagesAreSharedWhileItLasts) {
   Box box{options(false)};
   const auto all = box.submit(request(box, autoregressive, 42, 8), 8);
   int64_t most = 0;
@@ -124,7 +124,7 @@ TEST(TakeOver, ThePromptsPagesAreSharedWhileItLasts) {
 }
 
 // If the first choice was preempted, the others run the prompt themselves.
-TEST(TakeOver, AnEvictedLeaderLeavesThePromptToTheOthers) {
+TEST(Adopt, AnEvictedLeaderLeavesThePromptToTheOthers) {
   int64_t preemptions = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     BoxOptions o = options(seed % 2 > 0, 8);
@@ -161,7 +161,7 @@ Task<void> own_rows(Gen g, int from, std::vector<int>* rows) {
   g.emit(std::move(out));
 }
 
-TEST(TakeOver, AMethodSaysWhichRowsItRuns) {
+TEST(Adopt, AMethodSaysWhichRowsItRuns) {
   for (const bool prefix_cache : {false, true}) {
     for (const int from : {0, 3, 8, 100}) {
       Box box{options(prefix_cache)};

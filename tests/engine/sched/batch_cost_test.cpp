@@ -12,7 +12,7 @@ TEST(BatchCost, IsByRowsAsLongAsBatchesAreAlike) {
   EXPECT_DOUBLE_EQ(cost.share(2, 8, 3), 0.25);
 }
 
-TEST(BatchCost, ARowIsChargedForItselfAndTheRestIsEverybodys) {
+TEST(BatchCost, ARowIsChargedForItselfAndTheRestIsShared) {
   BatchCost cost;
   for (int i = 0; i < 100; ++i) {
     const int rows = i % 7 + 1;

@@ -44,7 +44,7 @@ TEST(Ledger, RequestsOfAClientShareItsAccount) {
 TEST(Ledger, IdlenessBanksNoCredit) {
   Ledger ledger(weights(1, 1));
   Account* const busy = ledger.open("busy");
-  ledger.open("busy");  // one runs, one goes on waiting
+  ledger.open("busy");  // one runs, one still waits
   ledger.admit(busy);
   ledger.charge_prompt(busy, 1000);
   EXPECT_EQ(ledger.open("new")->served(), 1000);
@@ -64,7 +64,7 @@ TEST(Ledger, AClientThatRunsAndWaitsForNothingBanksNoneEither) {
   EXPECT_EQ(ledger.open("slow")->served(), 500) << "it waits already";
 }
 
-TEST(Ledger, WithNobodyWaitingTheLastOneToWaitIsTheMeasure) {
+TEST(Ledger, WithoutWaitersTheLastOneIsTheReference) {
   Ledger ledger(weights(1, 1));
   Account* const a = ledger.open("a");
   ledger.admit(a);
@@ -74,7 +74,7 @@ TEST(Ledger, WithNobodyWaitingTheLastOneToWaitIsTheMeasure) {
   EXPECT_EQ(ledger.open("b")->served(), 70);
 }
 
-TEST(Ledger, WhoHadTooMuchIsRememberedWhileOthersAreThere) {
+TEST(Ledger, ClientsAheadAreRememberedWhileOthersRun) {
   Ledger ledger(weights(1, 1));
   Account* const other = ledger.open("other");
   Account* greedy = ledger.open("greedy");
@@ -102,7 +102,7 @@ TEST(Ledger, MemoryIsBounded) {
   }
   EXPECT_EQ(ledger.size(), Ledger::kRemembered + 1);
   ledger.close(there, true);
-  EXPECT_EQ(ledger.size(), 0U) << "nobody is left to be fair to";
+  EXPECT_EQ(ledger.size(), 0U) << "no client is left";
 }
 
 TEST(ServiceOrder, TheLeastServedIsFirstWhateverWasCharged) {

@@ -219,7 +219,7 @@ TEST(Flight, BringsTheTokensOfTheRowsBefore) {
   // A later pass, submitted before either has run.
   EXPECT_EQ(lower(bench.fly(counting(chain(1))), 1).history,
             (std::vector<Token>{0, 1, 2, -1, -2, 0, 1, 2, 3}));
-  EXPECT_EQ(lower(f, 2).history.size(), 7U) << "what comes later is not";
+  EXPECT_EQ(lower(f, 2).history.size(), 7U) << "later tokens are not";
 
   // Rows that the device knows already are not brought again.
   for (const Token t : {0, 1, 2, 9, -2}) first.token_history->append(t);

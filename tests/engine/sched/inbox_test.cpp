@@ -24,7 +24,7 @@ TEST(Inbox, GivesAllInItsOrder) {
 }
 
 TEST(Inbox, DoesNotSleepWhenThereIsAReasonNotTo) {
-  const VirtualClock clock;  // stands still: a wait for its time to come would not end
+  const VirtualClock clock;  // does not move, so a timed wait would never end
   Inbox inbox;
   EXPECT_TRUE(inbox.wait(clock.now(), clock)) << "the time has come";
   inbox.post(Inbox::Pause{1, true});

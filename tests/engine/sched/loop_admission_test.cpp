@@ -68,7 +68,7 @@ TEST(LoopAdmission, ByPriorityThenInOrder) {
 }
 
 // A request that waits for pages of one model blocks later requests for that model only.
-TEST(LoopAdmission, WhoWaitsForPagesHoldsUpOnlyItsOwnPool) {
+TEST(LoopAdmission, AWaitForPagesBlocksOnlyItsPool) {
   BoxOptions o;
   o.models.resize(2);
   o.models[0].pool.pages = 8;  // of 4 rows
@@ -94,7 +94,7 @@ TEST(LoopAdmission, WhoWaitsForPagesHoldsUpOnlyItsOwnPool) {
 }
 
 // Slots are common to all models: a request that needs several is not overtaken forever.
-TEST(LoopAdmission, SlotsAreNotTakenFromWhoWaitsForSeveral) {
+TEST(LoopAdmission, SlotsStayForRequestsThatNeedSeveral) {
   BoxOptions o;
   o.models.resize(2);
   o.limits.max_running = 4;

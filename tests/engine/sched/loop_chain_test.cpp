@@ -267,7 +267,7 @@ TEST(LoopChain, PagesStayUntilAllOfACancelledChainIsDone) {
 }
 
 // The age restarts with each batch that becomes the oldest.
-TEST(LoopChain, ADeviceTellsHowLongItHasBeenAtItsOldestBatch) {
+TEST(LoopChain, ADeviceReportsTheAgeOfItsOldestBatch) {
   ChainBox box{equal_pair(1)};
   const auto at = [&](int device) { return box.loop->at_one_batch(DeviceId(device)); };
   EXPECT_EQ(at(0), Duration::zero());

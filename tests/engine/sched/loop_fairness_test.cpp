@@ -190,7 +190,7 @@ TEST(LoopFairness, FirstInFirstOutWithinAClient) {
 }
 
 // Invariant 10: running requests make progress within a bound, whatever arrives later.
-TEST(LoopFairness, WhatRunsGoesOnWithinAFewSteps) {
+TEST(LoopFairness, RunningRequestsContinueWithinAFewSteps) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     BoxOptions o = flat_device(12, 6);
     o.limits.prefill_chunk_rows = 4;
@@ -217,7 +217,7 @@ TEST(LoopFairness, WhatRunsGoesOnWithinAFewSteps) {
     }
     box.pump();
     for (const auto& r : all) EXPECT_TRUE(r->ok());
-    // Clients are apart by at most 2 * 2 * 12 * 20 (see above), which the one that is behind makes
+    // Clients differ by at most 2 * 2 * 12 * 20 (see above), which the one that is behind makes
     // up at 2 a token, 4 tokens a step or more; then its 12 passes go, 4 a step.
     EXPECT_LE(longest, 960 / (2 * 4) + 12 / 4) << seed;
   }

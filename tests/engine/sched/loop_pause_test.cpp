@@ -9,7 +9,7 @@ using namespace std::chrono_literals;
 
 const std::vector<Token> kShortPrompt = {3, 1, 4, 1, 5};
 
-TEST(LoopPause, StopsAtTheNextRoundAndGoesOnWithTheSameOutput) {
+TEST(LoopPause, PausesAtTheNextRoundAndResumesWithTheSameOutput) {
   Box box{BoxOptions()};
   const auto r = box.submit(box.spec(kShortPrompt, 30));
   const auto other = box.submit(box.spec({9, 9}, 30));
@@ -29,7 +29,7 @@ TEST(LoopPause, StopsAtTheNextRoundAndGoesOnWithTheSameOutput) {
   box.expect_idle();
 }
 
-TEST(LoopPause, GivesItsPagesBackAfterAWhile) {
+TEST(LoopPause, ReleasesItsPagesAfterATime) {
   BoxOptions o;
   o.limits.slow_reader_hold_seconds = 3;
   o.limits.stalled_stream_seconds = 1000;
@@ -51,7 +51,7 @@ TEST(LoopPause, GivesItsPagesBackAfterAWhile) {
 }
 
 // Both kinds of competitors: running requests that need pages, and waiting ones.
-TEST(LoopPause, GivesItsPagesToWhoeverNeedsThem) {
+TEST(LoopPause, ReleasesItsPagesToRequestsThatNeedThem) {
   for (const bool admitted : {true, false}) {
     BoxOptions o;
     o.models[0].pool.pages = 10;  // of 4 rows
@@ -166,7 +166,7 @@ TEST(LoopPause, AtRandom) {
       all.emplace_back(prompt, box.submit(box.spec(prompt, 16)));
     }
     for (int i = 0; i < 400; ++i) {
-      const RequestId id = 1 + rng() % 9;  // 9: nobody
+      const RequestId id = 1 + rng() % 9;  // 9: no request
       rng() % 2 ? box.loop->pause(id) : box.loop->resume(id);
       for (int k = 0; k < 3; ++k) {
         if (!box.loop->step() && !box.timer.fire_next()) box.clock.advance(1ms);

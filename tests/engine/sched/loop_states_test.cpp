@@ -29,7 +29,7 @@ enum class By {
   kDeadline,
   kTimeLimit,
   kAll,         // shutdown
-  kStall,       // its reader never comes back
+  kStall,       // its reader never resumes
   kBatchError,  // in a batch of its own
   kDeviceLost,
 };
@@ -183,17 +183,17 @@ class EndsEarly : public testing::TestWithParam<Case> {
   const std::shared_ptr<int> alive_ = std::make_shared<int>();
 };
 
-TEST_P(EndsEarly, OnceAndOthersGoOn) {
+TEST_P(EndsEarly, OnceAndOthersContinue) {
   const auto [in, by] = GetParam();
   Box box{options(in)};
   const std::vector<Token> prompt = {1, 2, 3};
-  const bool company = by != By::kBatchError;  // which it would take with it
+  const bool shared = by != By::kBatchError;  // a batch error would end the others too
   std::shared_ptr<Recorder> other, late;
-  if (company) other = box.submit(count(box.spec(prompt, 28)));
+  if (shared) other = box.submit(count(box.spec(prompt, 28)));
   const SequenceSpec spec = victim(box);
   const auto victims = box.submit(spec, in == In::kFollowing ? 3 : 1);
   const auto& r = victims.back();
-  if (company) late = box.submit(count(box.spec(prompt, 4)));
+  if (shared) late = box.submit(count(box.spec(prompt, 4)));
   ASSERT_TRUE(arrive(box, *r, spec.id, in));
   ASSERT_EQ(r->ends, in == In::kEnding ? 1 : 0);
   strike(box, spec.id, by);
@@ -205,7 +205,7 @@ TEST_P(EndsEarly, OnceAndOthersGoOn) {
   }
   box.pump();  // the recorders object to anything after the end
   for (const auto& o : {other, late}) {
-    if (!company) continue;
+    if (!shared) continue;
     ASSERT_EQ(o->ends, 1);
     if (by == By::kAll || by == By::kDeviceLost) continue;
     EXPECT_EQ(o->tokens, box.greedy(prompt, o == other ? 28 : 4));
@@ -224,7 +224,7 @@ TEST_P(EndsEarly, OnceAndOthersGoOn) {
 TEST_P(EndsEarly, PagesAreFreeOneStepAfterTheDevice) {
   const auto [in, by] = GetParam();
   if (in != In::kPrefill && in != In::kDecode && in != In::kFollowing)
-    return;                                                    // others need company
+    return;                                                    // others need a shared batch
   if (by == By::kBatchError || by == By::kDeviceLost) return;  // the device has answered
   Box box{options(in)};
   const SequenceSpec spec = victim(box);

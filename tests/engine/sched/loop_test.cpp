@@ -193,7 +193,7 @@ TEST(Loop, SmallPoolsPreemptAndChangeNothing) {
   }
 }
 
-TEST(Loop, LanesCycleIndependently) {
+TEST(Loop, DevicesCycleIndependently) {
   BoxOptions o;
   o.models.resize(2);
   o.models[1].device = 1;

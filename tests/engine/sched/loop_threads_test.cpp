@@ -85,7 +85,7 @@ TEST(LoopThreads, ManyClientsOneLoop) {
       });
     }
     for (std::thread& t : clients) t.join();
-    while (loop.live() > 0) std::this_thread::yield();  // pages come back a step after the end
+    while (loop.live() > 0) std::this_thread::yield();  // pages are freed a step after the end
     loop.quit();
     runner.join();
     EXPECT_EQ(loop.model_pools(ModelId(0)).kv.used(), 0);

@@ -144,7 +144,7 @@ std::vector<bool> victims(Preemption policy, const std::vector<int>& priorities)
   return preempted;
 }
 
-TEST(PageQueue, TheVictimIsWhomThePolicyNames) {
+TEST(PageQueue, TheVictimIsChosenByThePolicy) {
   using Evicted = std::vector<bool>;
   const auto lowest = Preemption::kLowestPriority, youngest = Preemption::kYoungest;
   EXPECT_EQ(victims(lowest, {2, 0, 1}), (Evicted{false, true, false}));
@@ -169,7 +169,7 @@ Task<void> in_two_steps(Gen g) {
 }
 
 // Frontier pages are short: sequences without any are not preempted.
-TEST(PageQueue, OnlyWhoHoldsWhatLacksGivesItUp) {
+TEST(PageQueue, OnlyHoldersOfTheMissingPagesAreEvicted) {
   BoxOptions o;
   o.models[0].pool = {4, 64, 3};  // of two that one of them wants
   o.limits.slow_reader_hold_seconds = 100;
@@ -275,7 +275,7 @@ class Desk final : public LoopServices {
 
 const std::vector<Token> kEight = {1, 2, 3, 4, 5, 6, 7, 8}, kNine = {1, 2, 3, 4, 5, 6, 7, 8, 9};
 
-TEST(PageQueue, WhoseGoingMakesNoRoomStays) {
+TEST(PageQueue, AVictimThatFreesNothingStays) {
   Desk desk(6);
   SequenceRun* leader = desk.add(0, kNine, 0);
   SequenceRun* passing = desk.add(9, {1}, 0);
@@ -298,7 +298,7 @@ TEST(PageQueue, WhoseGoingMakesNoRoomStays) {
   EXPECT_TRUE(served.hopeless.empty());
 }
 
-TEST(PageQueue, ThoseWhoShareGoTogether) {
+TEST(PageQueue, SequencesThatShareAreEvictedTogether) {
   Desk desk(3);
   SequenceRun* passing = desk.add(9, {1}, 0);
   SequenceRun* leader = desk.add(0, kEight, 1);
@@ -318,7 +318,7 @@ TEST(PageQueue, ThoseWhoShareGoTogether) {
 }
 
 // The head shares all pages with others: preempting them frees nothing.
-TEST(PageQueue, NobodyIsEvictedForTheHopeless) {
+TEST(PageQueue, AnImpossibleNeedEvictsNoSequence) {
   Desk desk(3);
   SequenceRun* leader = desk.add(1, kNine, 4 * 4);
   SequenceRun* follower = desk.add(0, kNine, 0);

@@ -99,7 +99,7 @@ TEST(Placement, AKnownPrefixDrawsAsFarAsItSavesRows) {
   EXPECT_EQ(p.device_of(known), 0U) << "now both know it, and the first is the first";
 }
 
-TEST(Placement, GoesWhereThereIsRoom) {
+TEST(Placement, GoesWhereMemoryIsFree) {
   BoxOptions o = on_two_devices();
   for (BoxModel& m : o.models) m.pool = {4, 12, 12};
   Placed p{o};
@@ -211,11 +211,11 @@ TEST(Placement, ALostReplicaEndsItsOwnRequestsOnly) {
     const auto last = p.submit(prompt_of(10));
     p.box.pump();
     EXPECT_EQ(last->end.status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_EQ(last->admitted, 1 - i) << "with both lost, nobody is let in";
+    EXPECT_EQ(last->admitted, 1 - i) << "with both lost, no request is admitted";
   }
 }
 
-TEST(Placement, WhoWaitsOutlivesALossWhereAnotherReplicaIs) {
+TEST(Placement, WaitingRequestsOutliveALossIfThereIsAnotherReplica) {
   BoxOptions o = on_two_devices();
   o.limits.max_running = 2;
   Placed p{o};
@@ -237,7 +237,7 @@ TEST(Placement, WhatOneReplicaCannotHoldIsRefused) {
   EXPECT_EQ(r->end.status.code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(Placement, WhoNamesAReplicaOrIsPlacedHasNoChoice) {
+TEST(Placement, NamedAndPlacedReplicasAreKept) {
   Placed p{on_two_devices()};
   for (int i = 0; i < 2; ++i) {
     SequenceSpec s = p.box.spec(prompt_of(9, i), 3);

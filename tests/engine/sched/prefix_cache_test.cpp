@@ -82,7 +82,7 @@ TEST(LoopPrefix, AnswersAreFoundAgainToo) {
   const auto next = joined(joined(prompt, a->tokens), text(6, 5));
   const auto b = box.submit(box.spec(next, 4));
   box.pump();
-  EXPECT_EQ(b->end.stats.cached_tokens, 24) << "25 tokens, of which the last was never fed";
+  EXPECT_EQ(b->end.stats.cached_tokens, 24) << "25 tokens; the last one was never an input";
   EXPECT_EQ(b->tokens, box.greedy(next, 4));
 }
 
@@ -227,7 +227,7 @@ TEST(LoopPrefix, AMethodSaysWhichRowsItRuns) {
 
 // --- Memory
 
-TEST(LoopPrefix, CachedPagesMakeRoomForNewRows) {
+TEST(LoopPrefix, CachedPagesAreReclaimedForNewRows) {
   BoxOptions o;
   o.models[0].pool.pages = 10;
   Box box{o};

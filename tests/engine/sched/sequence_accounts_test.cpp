@@ -10,7 +10,7 @@ namespace {
 
 TimePoint at(double s) { return TimePoint() + duration(s); }
 
-TEST(SequenceAccounts, WhoIsNeverAdmittedOnlyWaited) {
+TEST(SequenceAccounts, ARequestThatIsNeverAdmittedOnlyWaits) {
   const SequenceAccounts a(at(1), nullptr);
   const MethodStats end = a.at_end(at(5));
   EXPECT_DOUBLE_EQ(end.queue_seconds, 4);

@@ -93,7 +93,7 @@ TEST(SequenceOutput, AStopStringEndsWithTheTokenThatCompletesIt) {
   EXPECT_EQ(o.output.stop_index(), 3);
 }
 
-TEST(SequenceOutput, TellsBeforehandWhatWouldEndIt) {
+TEST(SequenceOutput, PredictsWhatWouldEndIt) {
   Out o(3);
   EXPECT_FALSE(o.output.ends(Out::Tokens{3, 4}));
   EXPECT_TRUE(o.output.ends(Out::Tokens{3, 4, 5})) << "length";

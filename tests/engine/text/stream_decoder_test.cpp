@@ -279,5 +279,29 @@ TEST(StreamDecoder, CostIsLinear) {
   }
 }
 
+// Marked special tokens are text although others are skipped.
+TEST(StreamDecoder, ShowsChosenSpecialTokens) {
+  for (const std::string& name : test::tokenizer_names()) {
+    const auto tokenizer = test::golden_tokenizer(name);
+    std::vector<Token> special;
+    for (Token t = 0; t < tokenizer->vocab_size() && special.size() < 2; ++t) {
+      if (tokenizer->is_special(t)) special.push_back(t);
+    }
+    if (special.size() < 2) continue;
+    StreamDecoder decoder(tokenizer, true, {}, {special[0]});
+    std::string text;
+    const Ids hello = *tokenizer->encode("Hello", false);
+    for (const Token t : hello) decoder.push(t, text);
+    decoder.push(special[1], text);
+    decoder.push(special[0], text);
+    const std::string before = text;
+    for (const Token t : hello) decoder.push(t, text);
+    decoder.finish(text);
+    EXPECT_NE(before.find(tokenizer->token_bytes(special[0])), std::string::npos) << name;
+    EXPECT_EQ(text.find(tokenizer->token_bytes(special[1])), std::string::npos) << name;
+    EXPECT_GT(text.size(), before.size()) << name;
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -100,7 +100,7 @@ TEST(Acceptor, ClosesTheConnectionOfAPeer) {
   socklen_t length = sizeof(name);
   getsockname(one.get(), reinterpret_cast<sockaddr*>(&name), &length);
   holder.acceptor.close_connection(peer_of(name));
-  holder.acceptor.close_connection("ipv4:127.0.0.1:1");  // nobody's
+  holder.acceptor.close_connection("ipv4:127.0.0.1:1");  // an unknown peer
   EXPECT_EQ(read_all(one), "");
   pollfd polled = {other.get(), POLLIN, 0};
   EXPECT_EQ(poll(&polled, 1, 0), 0) << "still open";

@@ -62,6 +62,36 @@ TEST(HttpEndpoint, Answers) {
   EXPECT_THAT(ask(*http, "DELETE /healthz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
 }
 
+TEST(HttpEndpoint, AnswersOnlyLocalNamesIfAsked) {
+  const auto http = HttpEndpoint::start(
+      "127.0.0.1:0", {[] { return std::string("m 1\n"); }, [] { return HttpResponse{200, ""}; },
+                      [] { return HttpResponse{200, "ok\n"}; }, /*local_only=*/true});
+  ASSERT_TRUE(http.ok());
+  const auto status_of = [&](const std::string& host) {
+    return ask(**http, "GET /metrics HTTP/1.1\r\nA: b\r\n" + host + "\r\n").substr(9, 3);
+  };
+  EXPECT_EQ(status_of("Host: localhost:9400\r\n"), "200");
+  EXPECT_EQ(status_of("HOST:127.0.0.1\r\n"), "200");
+  EXPECT_EQ(status_of("Host: [::1]:9400\r\n"), "200");
+  EXPECT_EQ(status_of(""), "200");
+  EXPECT_EQ(status_of("Host: evil.example:9400\r\n"), "403");
+  EXPECT_EQ(status_of("host: 127.evil.example\r\n"), "403");
+}
+
+TEST(HttpEndpoint, ManyConnectionsOfOneHostDoNotCloseThoseOfAnother) {
+  const auto http = endpoint();
+  const Fd probe = connect_to(http->address(), "127.0.0.2");
+  ASSERT_TRUE(put(probe, "GET /healthz HTTP/1.1\r\n"));
+  std::vector<Fd> flood;
+  for (size_t i = 0; i < 3 * HttpEndpoint::kMaxConnections; ++i) {
+    flood.push_back(connect_to(http->address()));
+    put(flood.back(), "GET");
+  }
+  EXPECT_EQ(read_all(flood.front()), "") << "the first of the many is closed";
+  ASSERT_TRUE(put(probe, "\r\n"));
+  EXPECT_THAT(read_all(probe), EndsWith("ok\n"));
+}
+
 TEST(HttpEndpoint, ARequestInPiecesIsOne) {
   const auto http = endpoint();
   const Fd fd = connect_to(http->address());
@@ -70,7 +100,7 @@ TEST(HttpEndpoint, ARequestInPiecesIsOne) {
 }
 
 // Neither clients that say nothing nor those that never come to an end keep a probe waiting.
-TEST(HttpEndpoint, SilentAndUnfinishedClientsHoldUpNobody) {
+TEST(HttpEndpoint, SilentAndUnfinishedClientsDelayNoOther) {
   const auto http = endpoint();
   std::vector<Fd> silent;
   for (size_t i = 0; i < 3 * HttpEndpoint::kMaxConnections; ++i) {
@@ -91,7 +121,7 @@ TEST(HttpEndpoint, ARequestIsBounded) {
   size_t sent = 0;
   while (put(fd, piece)) {
     sent += piece.size();
-    ASSERT_LT(sent, size_t{64} << 20) << "the server goes on reading";
+    ASSERT_LT(sent, size_t{64} << 20) << "the server continues to read";
   }
   EXPECT_THAT(ask(*http, kProbe), EndsWith("ok\n"));
 }

@@ -23,7 +23,7 @@ using testing::StartsWith;
 
 const HttpHeaders kText = {{"Content-Type", "text/plain"}};
 
-// A call that answers when it is told to, in as many pieces as the path's number says.
+// A call that answers on request, in the number of pieces that its path names.
 class Call final : public HttpExchange::Listener, public HttpServer::Work {
  public:
   Call(std::shared_ptr<HttpExchange> exchange, int pieces)
@@ -64,14 +64,17 @@ struct Site {
   std::unique_ptr<Call> call;
   std::vector<std::unique_ptr<Call>> others;
   std::promise<void> came;
+  MemoryAccount account;
   std::unique_ptr<HttpServer> server;
   std::unique_ptr<Acceptor> acceptor;
 
-  explicit Site(HttpServer::Bounds bounds = {}) {
+  explicit Site(HttpServer::Bounds bounds = {}, int64_t memory = 1 << 30) : account(memory) {
     server = std::make_unique<HttpServer>(
         bounds,
         HttpServer::Handlers{[this](const std::shared_ptr<HttpExchange>& e) { on_request(e); },
-                             [](int status) { return "error " + std::to_string(status); }});
+                             [](int status) { return "error " + std::to_string(status); }, nullptr},
+        &account);
+    server->start();
     acceptor = std::make_unique<Acceptor>(*listen_on("test", "127.0.0.1:0"),
                                           Acceptor::Bounds{1000, 1000}, std::chrono::seconds(20));
     acceptor->start([this](int, int fd) { server->add_connection(fd); });
@@ -116,7 +119,7 @@ TEST(HttpServer, ServesRequestsOfOneConnectionInOrder) {
   EXPECT_THAT(all, EndsWith("6\r\npiece,\r\n6\r\npiece,\r\n3\r\nend\r\n0\r\n\r\n"));
 }
 
-TEST(HttpServer, AsksForTheBodyOfWhoWaits) {
+TEST(HttpServer, SendsContinueToClientsThatWaitForIt) {
   const Site site;
   const Fd fd = connect_to(site.acceptor->address());
   put(fd, "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n" +
@@ -129,7 +132,7 @@ TEST(HttpServer, AsksForTheBodyOfWhoWaits) {
   EXPECT_THAT(read_all(fd), EndsWith("\r\n\r\nhi"));
 }
 
-TEST(HttpServer, TellsACallThatItsClientIsGone) {
+TEST(HttpServer, NotifiesACallThatItsClientIsGone) {
   Site site;
   {
     const Fd fd = connect_to(site.acceptor->address());
@@ -141,19 +144,19 @@ TEST(HttpServer, TellsACallThatItsClientIsGone) {
   EXPECT_EQ(site.server->exchanges(), 0);
 }
 
-TEST(HttpServer, CutsOffWhoReadsNothing) {
+TEST(HttpServer, ClosesConnectionsThatReadNothing) {
   HttpServer::Bounds bounds;
   bounds.stall_time = std::chrono::milliseconds(1);
   Site site(bounds);
   const Fd fd = connect_to(site.acceptor->address());
   put(fd, get("/100000000"));
-  // Its call writes until the sockets' buffers are full; nobody reads.
+  // Its call writes until the sockets' buffers are full. The client does not read.
   while (site.server->exchanges() == 0) std::this_thread::yield();
   while (site.server->exchanges() > 0) std::this_thread::yield();
   site.server->stop();
 }
 
-TEST(HttpServer, CutsOffWhoSendsNothing) {
+TEST(HttpServer, ClosesConnectionsThatSendNothing) {
   HttpServer::Bounds bounds;
   bounds.head_time = std::chrono::milliseconds(1);
   bounds.body_time = std::chrono::milliseconds(1);
@@ -166,19 +169,18 @@ TEST(HttpServer, CutsOffWhoSendsNothing) {
 
 TEST(HttpServer, RefusesWhatIsTooMuch) {
   HttpServer::Bounds bounds;
-  bounds.body_bytes = 100;
-  bounds.held_bytes = 64;
-  const Site site(bounds);
-  EXPECT_THAT(site.ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 101\r\n\r\n"),
+  bounds.body_bytes = 10'000;
+  const Site site(bounds, /*memory=*/16 << 10);  // a host may hold 12 KiB, and a client 8 KiB
+  EXPECT_THAT(site.ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10001\r\n\r\n"),
               StartsWith("HTTP/1.1 413 "));
-  const std::string many = site.ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 90\r\n\r\n" +
-                                    std::string(90, 'x'));
+  const std::string many =
+      site.ask("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 9000\r\n\r\n");
   EXPECT_THAT(many, StartsWith("HTTP/1.1 429 "));
   EXPECT_THAT(many, HasSubstr("Retry-After: 1\r\n"));
   EXPECT_THAT(site.ask("nonsense\r\n"), StartsWith("HTTP/1.1 400 "));
 }
 
-TEST(HttpServer, TellsConnectionsBeyondTheBound) {
+TEST(HttpServer, AnswersConnectionsBeyondTheBound) {
   HttpServer::Bounds bounds;
   bounds.connections = 1;
   Site site(bounds);
@@ -191,7 +193,7 @@ TEST(HttpServer, TellsConnectionsBeyondTheBound) {
 }
 
 // What a monitor sees of a thread that hangs.
-TEST(HttpServer, OwesItsPulseWhileItHangs) {
+TEST(HttpServer, ItsHeartbeatStopsWhileItHangs) {
   struct Hang final : HttpServer::Work {
     void work() override {
       begun.set_value();

@@ -70,8 +70,8 @@ TEST(LogQueue, WritesInOrder) {
   EXPECT_EQ(queue.dropped(), 0);
 }
 
-// A pipe that nobody reads costs lines; when it is read again the log says how many.
-TEST(LogQueue, NobodyWhoLogsWaitsForTheReader) {
+// A pipe without a reader loses lines; when it is read again the log reports how many.
+TEST(LogQueue, LoggingNeverWaitsForTheReader) {
   Pipe pipe;
   const std::string line(1000, 'x');
   int64_t lines = 0;
@@ -104,7 +104,39 @@ TEST(LogQueue, NobodyWhoLogsWaitsForTheReader) {
   EXPECT_EQ(noted, 2000 - lines);
 }
 
-TEST(LogQueue, EndsThoughNobodyReads) {
+// A flood of one client's lines leaves space for those of others, and for warnings.
+TEST(LogQueue, DropsLinesFairly) {
+  Pipe pipe;
+  std::string read;
+  LogQueue queue(pipe.write.get(), 400'000, note);
+  for (int i = 0; i < 1000; ++i) queue.write(std::string(1000, 'f'), {"flood"});
+  const int64_t of_flood = queue.dropped();
+  EXPECT_GE(of_flood, 880);  // a quarter, and what the pipe holds, were queued
+  for (int i = 0; i < 50; ++i) queue.write(std::string(1000, 'o'), {"other"});
+  EXPECT_EQ(queue.dropped(), of_flood);
+  for (int client = 0; client < 50; ++client) {
+    for (int i = 0; i < 50; ++i) {
+      queue.write(std::string(1000, 'm'), {absl::StrCat("many", client)});
+    }
+  }
+  const int64_t of_all = queue.dropped();
+  EXPECT_GT(of_all, of_flood);
+  for (int i = 0; i < 90; ++i) queue.write(std::string(1000, 'w'), {"flood", /*important=*/true});
+  EXPECT_EQ(queue.dropped(), of_all);
+  for (int i = 0; i < 1000; ++i) queue.write(std::string(1000, 'w'), {"", /*important=*/true});
+  EXPECT_GT(queue.dropped(), of_all);  // the queue is bounded for warnings too
+
+  std::thread reader([&] { read = pipe.all(); });
+  EXPECT_TRUE(queue.flush(std::chrono::seconds(60)));
+  queue.write("flood again", {"flood"});
+  EXPECT_TRUE(queue.flush(std::chrono::seconds(60)));
+  pipe.write.reset();
+  reader.join();
+  EXPECT_EQ(std::count(read.begin(), read.end(), 'o') / 1000, 50);
+  EXPECT_NE(read.find("flood again"), std::string::npos);
+}
+
+TEST(LogQueue, EndsWithoutAReader) {
   Pipe pipe;
   LogQueue queue(pipe.write.get(), 1 << 20, note);
   for (int i = 0; i < 100; ++i) queue.write(std::string(1000, 'x'));

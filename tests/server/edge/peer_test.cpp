@@ -30,11 +30,22 @@ TEST(Peer, HostsOfNames) {
   EXPECT_EQ(host_of(""), "");
 }
 
+TEST(Peer, LocalNames) {
+  for (const char* local :
+       {"localhost", "localhost:80", "127.0.0.1", "127.1.2.3:80", "[::1]", "[::1]:80"}) {
+    EXPECT_TRUE(is_local_name(local)) << local;
+  }
+  for (const char* other : {"", ":80", "example.com", "localhost.example", "127.evil.example:80",
+                            "10.0.0.1", "[::2]:80", "evil[::1]"}) {
+    EXPECT_FALSE(is_local_name(other)) << other;
+  }
+}
+
 TEST(Peer, OneHostLeavesAQuarterToOthers) {
   EXPECT_EQ(host_share(128), 96);
   EXPECT_EQ(host_share(4), 3);
   EXPECT_EQ(host_share(5), 4);
-  // Of few, one is left; the only one is whoever's comes first.
+  // Of few, one is left; the only one belongs to the first host.
   EXPECT_EQ(host_share(3), 2);
   EXPECT_EQ(host_share(2), 1);
   EXPECT_EQ(host_share(1), 1);

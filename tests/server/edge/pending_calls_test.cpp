@@ -26,7 +26,7 @@ TEST(PendingCalls, BoundsEachConnectionAndAllTogether) {
   EXPECT_FALSE(calls.admit(&a)) << "its place is taken";
 }
 
-TEST(PendingCalls, NobodyIsShutOutByOthers) {
+TEST(PendingCalls, AClientCannotExcludeOthers) {
   const VirtualClock clock;
   PendingCalls calls({/*total=*/6, /*per_connection=*/4, /*reserve_threshold=*/2, /*reserve=*/2},
                      &clock);
@@ -54,14 +54,14 @@ TEST(PendingCalls, ManyConnectionsWithPlacesOfTheirOwnMeetTheCeiling) {
   EXPECT_EQ(made, 30);
   EXPECT_EQ(calls.pending(), 30);
   EXPECT_EQ(calls.refused(), 970);
-  // One that is free again is for whoever has few.
+  // A place that becomes free goes to a client with few.
   calls.received(&connections[0]);
   EXPECT_FALSE(calls.admit(&connections[0])) << "it has more than its own";
   EXPECT_TRUE(calls.admit(&connections[99]));
   EXPECT_FALSE(calls.admit(&connections[98]));
 }
 
-TEST(PendingCalls, WhatWasRefusedIsNotHeardOf) {
+TEST(PendingCalls, RefusedCallsDoNotReachTheService) {
   const VirtualClock clock;
   PendingCalls calls({/*total=*/0, /*per_connection=*/1}, &clock);
   const int connection = 0;
@@ -70,8 +70,8 @@ TEST(PendingCalls, WhatWasRefusedIsNotHeardOf) {
   EXPECT_EQ(calls.pending(), 0);
 }
 
-// A call that ends inside gRPC before a thread takes it is told to nobody; its place comes back.
-TEST(PendingCalls, PlacesOfCallsThatAreNeverHeardOfComeBack) {
+// A call that ends inside gRPC before a thread takes it reaches no service; its place is freed.
+TEST(PendingCalls, PlacesOfUnseenCallsAreFreed) {
   VirtualClock clock;
   PendingCalls calls({/*total=*/3, /*per_connection=*/2}, &clock);
   const int a = 0, b = 0;
@@ -85,10 +85,10 @@ TEST(PendingCalls, PlacesOfCallsThatAreNeverHeardOfComeBack) {
   EXPECT_TRUE(calls.admit(&b));
   EXPECT_EQ(calls.pending(), 2);  // both of b; the other one of a was given up
   EXPECT_EQ(calls.expired(), 1);
-  calls.received(&a);  // too late, and of nobody
+  calls.received(&a);  // too late, and of no known call
   EXPECT_EQ(calls.pending(), 2);
   clock.advance(2 * PendingCalls::kExpiry);
-  EXPECT_EQ(calls.pending(), 0) << "whoever looks";
+  EXPECT_EQ(calls.pending(), 0) << "pending() removes expired calls";
   EXPECT_TRUE(calls.admit(&b));
   clock.advance(10 * PendingCalls::kExpiry);
   EXPECT_TRUE(calls.admit(&a));

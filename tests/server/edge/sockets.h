@@ -13,9 +13,13 @@
 
 namespace tandem::test {
 
-// Connected to "127.0.0.1:PORT".
-inline Fd connect_to(const std::string& address) {
+// Connected to "127.0.0.1:PORT", from `source`.
+inline Fd connect_to(const std::string& address, const std::string& source = "127.0.0.1") {
   Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own = {};
+  own.sin_family = AF_INET;
+  inet_pton(AF_INET, source.c_str(), &own.sin_addr);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) != 0) return Fd();
   int port = 0;
   (void)absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port);
   sockaddr_in name = {};
@@ -37,7 +41,7 @@ inline bool readable(const Fd& fd) {
   return poll(&polled, 1, 60'000) == 1;
 }
 
-// What comes until the other side closes.
+// All data until the other side closes.
 inline std::string read_all(const Fd& fd) {
   std::string out;
   char bytes[4096];

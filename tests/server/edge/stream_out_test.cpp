@@ -33,7 +33,8 @@ struct Item {
   int which;
 };
 
-constexpr StreamLimits kTight = {/*unread_bytes=*/1, /*unread_tokens=*/1, /*joined_bytes=*/100};
+constexpr StreamLimits kTight = {/*unread_bytes=*/1, /*unread_tokens=*/1, /*joined_bytes=*/100,
+                                 /*hold_step=*/1};
 
 // One run: the engine does its script, one event at a time, whenever the schedule says; c: a chunk,
 // m: it is made, f: the end with OK and a last item, x: the end with an error.
@@ -74,6 +75,7 @@ class StreamWorld final : private StreamPort<Item> {
     if (writing_) {
       can.push_back([this] {
         writing_ = false;
+        written_ += writing_bytes_;
         on_call([this] { out_.written(true); });
       });
       if (gone_) {
@@ -101,6 +103,10 @@ class StreamWorld final : private StreamPort<Item> {
     }
     if (can.empty()) return false;
     can[schedule_.choose(can.size())]();
+    // After a disconnect the queue is dropped, so less is held than was made and not written.
+    const auto unread = static_cast<int64_t>(made_.size() - written_);
+    check(failed_write_ ? held_ >= 0 && held_ <= unread : held_ == unread,
+          "the held bytes are not the unread ones");
     return true;
   }
 
@@ -161,10 +167,15 @@ class StreamWorld final : private StreamPort<Item> {
     paused_ = false;
   }
   void cancel() override { check(gone_, "cancelled without a cause"); }
+  void hold(int64_t bytes) override {
+    check(SearchMutex::locked == 1, "hold() without the lock");
+    held_ = bytes;
+  }
   void write(Item item) override {
     begin_operation();
     if (!failed_write_) read_ += item.text;
     writing_ = true;
+    writing_bytes_ = item.text.size();
   }
   void write_last(Item item) override {
     begin_operation();
@@ -194,6 +205,8 @@ class StreamWorld final : private StreamPort<Item> {
   bool failed_write_ = false;
   bool gone_ = false, over_ = false, over_sent_ = false, released_ = false;
   bool paused_ = false;
+  int64_t held_ = 0;
+  size_t writing_bytes_ = 0, written_ = 0;
   std::string made_, read_;
   std::string wrong_;
 };

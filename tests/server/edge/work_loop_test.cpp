@@ -69,7 +69,7 @@ class World {
   struct Counted final : PostedWork {
     explicit Counted(World* w) : world(*w) {}
     void work() override {
-      world.check(waiting, "done though nobody asked");
+      world.check(waiting, "done without a request");
       waiting = false;
       ++world.done_;
     }
@@ -213,7 +213,7 @@ class RealQueue {
   bool closed_ = false;
 };
 
-struct Told final : PostedWork {
+struct CountedWork final : PostedWork {
   void work() override {
     done.fetch_add(1);
     done.notify_all();
@@ -226,9 +226,9 @@ TEST(WorkLoop, OnRealThreads) {
   RealQueue queue;
   WorkLoop<RealQueue> loop(&queue);
   std::thread own([&] { loop.run(); });
-  Told works[2];
+  CountedWork works[2];
   std::vector<std::thread> posters;
-  for (Told& work : works) {
+  for (CountedWork& work : works) {
     posters.emplace_back([&] {
       for (int i = 0; i < kRounds; ++i) {
         loop.post(&work);
@@ -240,7 +240,7 @@ TEST(WorkLoop, OnRealThreads) {
   for (std::thread& poster : posters) poster.join();
   queue.close();
   own.join();
-  for (const Told& work : works) EXPECT_EQ(work.done.load(), kRounds);
+  for (const CountedWork& work : works) EXPECT_EQ(work.done.load(), kRounds);
   EXPECT_EQ(queue.taken, 2 * ((kRounds + 2) / 3));
 }
 

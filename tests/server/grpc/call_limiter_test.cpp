@@ -22,7 +22,7 @@ using test::put;
 
 constexpr char kPath[] = "/tandem.test.Parking/Park";
 
-// Takes calls, and says neither to the limiter nor to anybody else that it has them.
+// Takes calls without reporting them to the limiter.
 class ParkingService final : public RawService {
  public:
   struct Call final : RawReactor {
@@ -69,7 +69,7 @@ class ParkingService final : public RawService {
 constexpr char kAwaited[] = "/tandem.test.Ending/Awaited";
 constexpr char kCalledBack[] = "/tandem.test.Ending/CalledBack";
 
-// Ends each call as it comes, and counts it. Nothing in here thinks of the limiter.
+// Ends and counts each call on arrival, without reporting it to the limiter.
 class EndingService final : public RawService {
  public:
   EndingService() {
@@ -82,7 +82,7 @@ class EndingService final : public RawService {
     });
   }
 
-  // Takes so many calls of the awaited method; `again`: and one more for each that has come.
+  // Takes `calls` calls of the awaited method; `again`: and one more for each call that arrives.
   void take(CallThread& thread, int calls, bool again) {
     for (int i = 0; i < calls; ++i) new Call(this, &thread, again);
   }
@@ -143,7 +143,7 @@ struct Fixture {
     thread->stop();
   }
 
-  VirtualClock clock;  // stands still but where a test moves it
+  VirtualClock clock;  // moves only when a test advances it
   CallLimiter limiter;
   ParkingService parking;
   EndingService ending;
@@ -190,7 +190,7 @@ std::string calls(const std::string& path, uint32_t first, uint32_t count) {
 
 // The race of threads that the limiter is for, with the slowest thread that there can be: no
 // service ever says that it has a call, and nothing is acknowledged.
-TEST(CallLimiter, BoundsCallsThatNoServiceHasHeardOf) {
+TEST(CallLimiter, BoundsCallsThatReachNoService) {
   constexpr uint32_t kBound = 20, kCalls = 3000;
   Fixture f({/*total=*/1000, kBound});
   const Fd client = connect_to(f.address);
@@ -228,8 +228,8 @@ TEST(CallLimiter, ManyConnectionsMeetTheCeiling) {
   EXPECT_EQ(limiter.pending(), limiter.bounds().max_total());
 }
 
-// Whoever ends a call, and however soon: a service that is ready for calls hears of those that were
-// let in, so that their places are not lost, not even for a time. (The clock stands still.)
+// A service that is ready for calls receives every admitted call, even if it ends at once. So no
+// place is lost, not even for a time: the clock does not move.
 TEST(CallLimiter, CallsThatEndAtOnceKeepNoPlace) {
   constexpr uint32_t kCalls = 300;
   for (const std::string path : {kAwaited, kCalledBack}) {
@@ -243,7 +243,7 @@ TEST(CallLimiter, CallsThatEndAtOnceKeepNoPlace) {
     uint32_t last = kCalls;
     for (const std::string& sent : {hello() + cancelled, expired}) {
       ASSERT_TRUE(put(client, sent + call(kPath, last)));
-      // The last one is let in behind all others.
+      // The last one is admitted after all others.
       ASSERT_TRUE(eventually([&] { return f.parking.parked() == parked + 1; }));
       f.parking.hear(&f.limiter);
       // Whose deadline comes between the limiter and the service is lost; few can.
@@ -265,8 +265,8 @@ TEST(CallLimiter, CallsThatEndAtOnceKeepNoPlace) {
   }
 }
 
-// Where a service is not ready gRPC keeps calls in a queue, and of those that end there nobody ever
-// hears. Their places come back by time.
+// If a service is not ready, gRPC keeps calls in a queue. Calls that end there never reach the
+// service. Their places are freed by time.
 TEST(CallLimiter, CallsThatEndInGrpcsQueueGiveTheirPlacesBackInTime) {
   constexpr int kCalls = 50;
   for (const bool by_deadline : {false, true}) {
@@ -314,7 +314,7 @@ class BypassingService : public RawService {
 static_assert(!BypassingService::can_bypass_the_limiter<BypassingService>() &&
               BypassingService::can_await());
 
-TEST(CallLimiter, MethodsThatNobodyServesTakeNoPlace) {
+TEST(CallLimiter, MethodsWithoutAServiceTakeNoPlace) {
   Fixture f({/*total=*/1, /*per_connection=*/1});
   const Fd client = connect_to(f.address);
   ASSERT_TRUE(

@@ -30,6 +30,8 @@ v1::GenerateResponse expected(const Chunk& chunk, const TokenBytes& token_bytes)
   out->set_index(chunk.index);
   out->set_text(chunk.text);
   for (const TokenInfo& t : chunk.tokens) token_to_proto(t, token_bytes, out->add_tokens());
+  out->set_reasoning(chunk.reasoning);
+  for (const CallPart& part : chunk.tool_calls) *out->add_tool_calls() = call_to_proto(part);
   return message;
 }
 
@@ -60,6 +62,24 @@ TEST(PendingChunk, IsTheMessageThatProtobufMakes) {
   rich.top = {{7, -0.5F}, {300, -1.25F}};
   expect_same(chunk_of(1, "t", {rich, token(8), rich}),
               [](Token id) { return "<" + std::to_string(id) + ">"; });
+}
+
+TEST(PendingChunk, HasReasoningAndCalls) {
+  Chunk chunk = chunk_of(1, "", {});
+  chunk.reasoning = "because";
+  expect_same(chunk);
+  chunk.text = "a";
+  chunk.tokens = {token(97)};
+  chunk.tool_calls = {{0, "id", "now", "{", false}, {0, "", "", "}", false}, {1, "", "", "", true}};
+  expect_same(chunk);
+  PendingChunk joined(chunk, true, {});
+  joined.append(PendingChunk(chunk, true, {}));
+  Chunk twice = chunk_of(1, "aa", {token(97), token(97)});
+  twice.reasoning = "becausebecause";
+  twice.tool_calls = chunk.tool_calls;
+  twice.tool_calls.insert(twice.tool_calls.end(), chunk.tool_calls.begin(), chunk.tool_calls.end());
+  EXPECT_EQ(bytes_of(joined.to_buffer()), expected(twice, {}).SerializeAsString());
+  EXPECT_FALSE(joined.empty());
 }
 
 TEST(PendingChunk, JoinsByAppending) {

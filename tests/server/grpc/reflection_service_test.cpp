@@ -33,7 +33,9 @@ class ReflectionServiceTest : public testing::Test {
   }
 
   OpenCalls calls_{{2, 2}, [](const std::string&) {}};
-  ReflectionService service_{{"tandem.v1.Generation", "tandem.v1.Models"}, &calls_};
+  SteadyClock clock_;
+  Timeouts timeouts_{&clock_};
+  ReflectionService service_{{"tandem.v1.Generation", "tandem.v1.Models"}, &calls_, &timeouts_};
 };
 
 TEST_F(ReflectionServiceTest, ListsWhatIsServed) {

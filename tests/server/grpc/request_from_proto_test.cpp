@@ -345,7 +345,7 @@ TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
   }
 }
 
-TEST(RequestFromProto, AllThatIsWrongIsToldAtOnce) {
+TEST(RequestFromProto, AllErrorsAreReportedAtOnce) {
   const auto refused = generate_request_from(proto(R"(
       request_id: "a b" chat { messages { role: "" } messages { role: "user" extra: "[]" } }
       truncate_prompt_tokens: 0 bild { fallback_threshold: 3 rollback_threshold: -1 window: 65 }
@@ -512,6 +512,38 @@ TEST(TokenizeRequestFromProto, Fields) {
   in.set_text("");
   EXPECT_TRUE(tokenize_request_from(in).ok());
   EXPECT_TRUE(tokenize_request_from(in)->add_special_tokens);
+}
+
+// `fields`: of a chat with the tools f and g.
+absl::StatusOr<ChatPrompt> chat_with_tools(const std::string& fields) {
+  const auto r = generate_request_from(proto(R"(model: "m" chat { messages { role: "user" }
+      tools: "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
+      tools: "{\"name\":\"g\"}" )" + fields + "}"));
+  if (!r.ok()) return r.status();
+  return std::get<ChatPrompt>(r->prompt);
+}
+
+TEST(RequestFromProto, ToolsHaveNames) {
+  const auto all = chat_with_tools("");
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_THAT(all->tool_names, testing::ElementsAre("f", "g"));
+  EXPECT_TRUE(all->parallel_tool_calls);
+  const auto one = chat_with_tools("allowed_tools: 'g' parallel_tool_calls: false");
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_THAT(one->tool_names, testing::ElementsAre("g"));
+  EXPECT_EQ(one->tools_json, "[{\"name\":\"g\"}]") << "the model sees no others";
+  EXPECT_FALSE(one->parallel_tool_calls);
+  const auto none = chat_with_tools("tool_choice: TOOL_CHOICE_NONE");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(none->tools_json.empty());
+  EXPECT_TRUE(none->tool_names.empty());
+}
+
+TEST(RequestFromProto, RefusesUnknownAllowedTools) {
+  EXPECT_THAT(chat_with_tools("allowed_tools: 'SECRET'").status().message(),
+              testing::AllOf(testing::HasSubstr("chat.allowed_tools[0]: another name; allowed: a "
+                                                "name of chat.tools"),
+                             testing::Not(testing::HasSubstr("SECRET"))));
 }
 
 }  // namespace

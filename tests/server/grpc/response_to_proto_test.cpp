@@ -45,7 +45,7 @@ TEST(ResponseToProto, EveryEnumValueHasItsName) {
   expect_same<Source>(v1::Source_descriptor(), source_to_proto, source_name);
 }
 
-TEST(ResponseToProto, EveryContractComesBack) {
+TEST(ResponseToProto, EveryContractRoundTrips) {
   for (const auto contract :
        {Contract::kAny, Contract::kLossy, Contract::kDistribution, Contract::kExact}) {
     v1::GenerateRequest request;
@@ -58,7 +58,7 @@ TEST(ResponseToProto, EveryContractComesBack) {
   }
 }
 
-TEST(ResponseToProto, PpdSaysWhatTheTheoremPredicts) {
+TEST(ResponseToProto, PpdReportsThePredictionOfTheTheorem) {
   Finished in;
   in.method = "ppd";
   in.usage.completion_tokens = 11;

@@ -5,7 +5,7 @@
 namespace tandem {
 namespace {
 
-// Joined items count what they counted apart: else a stream's unread bytes would never come back.
+// A joined item counts the bytes of its parts: else a stream's unread bytes would never be freed.
 TEST(OpenAiItem, BytesOfJoinedItemsAreTheirSum) {
   OpenAiItem all;
   all.text = "a";

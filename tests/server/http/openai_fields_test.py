@@ -1,5 +1,4 @@
-"""Checks the table "Fields" of docs/http_api.md: it has every parameter of OpenAI's client, and the server
-handles each as its row says."""
+"""docs/http_fields.md has every parameter of OpenAI's client, and the server handles each as its row says."""
 
 import inspect
 import re
@@ -14,7 +13,6 @@ from openai.resources.completions import Completions  # noqa: E402
 
 # Options of the client, not fields of the request.
 OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
-OF_THIS_SERVER = {"tandem", "chat_template_kwargs"}
 
 TAKEN, REFUSED = "taken", "refused"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
@@ -35,7 +33,7 @@ CHAT = {
     "modalities": [(["text"], TAKEN), (["text", "audio"], REFUSED)],
     "moderation": [({}, REFUSED)],
     "n": [(2, TAKEN), (50, REFUSED)],
-    "parallel_tool_calls": [(True, TAKEN), (False, REFUSED)],
+    "parallel_tool_calls": [(True, TAKEN), (False, TAKEN)],
     "prediction": [({"type": "content", "content": "x"}, REFUSED)],
     "presence_penalty": [(0.5, TAKEN)],
     "prompt_cache_key": [("k", TAKEN)],
@@ -45,7 +43,7 @@ CHAT = {
     "response_format": [({"type": "text"}, TAKEN), (SCHEMA, REFUSED)],
     "safety_identifier": [("u", TAKEN)],
     "seed": [(7, TAKEN)],
-    "service_tier": [("auto", TAKEN), ("flex", REFUSED)],
+    "service_tier": [("auto", TAKEN), ("default", TAKEN), ("flex", REFUSED)],
     "stop": [("x", TAKEN), (["x", "y"], TAKEN)],
     "store": [(False, TAKEN), (True, REFUSED)],
     "stream": [(True, TAKEN)],
@@ -53,18 +51,18 @@ CHAT = {
     "temperature": [(0.5, TAKEN), (-1, REFUSED)],
     "tool_choice": [("none", TAKEN), ("required", REFUSED)],
     "tools": [([TOOL], TAKEN)],
-    "top_logprobs": [(2, REFUSED)],  # without logprobs
+    "top_logprobs": [(2, REFUSED), (0, TAKEN)],  # without logprobs
     "top_p": [(0.5, TAKEN)],
     "user": [("u", TAKEN)],
     "verbosity": [("low", REFUSED)],
     "web_search_options": [({}, REFUSED)],
 }
 COMPLETION = {
-    "prompt": [("x", TAKEN), ([120], TAKEN), (["x"], TAKEN), (["x", "y"], REFUSED)],
-    "best_of": [(1, TAKEN), (3, REFUSED)],
-    "echo": [(False, TAKEN), (True, REFUSED)],
+    "prompt": [("x", TAKEN), ([120], TAKEN), (["x", "y"], TAKEN), ([[120], [121]], TAKEN), ({}, REFUSED)],
+    "best_of": [(1, TAKEN), (3, TAKEN), (17, REFUSED)],
+    "echo": [(False, TAKEN), (True, TAKEN)],
     "logprobs": [(2, TAKEN), (99, REFUSED)],
-    "suffix": [("", TAKEN), ("x", REFUSED)],
+    "suffix": [("", TAKEN), ("x", REFUSED)],  # fake models have no tokens for it
     **{
         name: CHAT[name]
         for name in (
@@ -79,21 +77,26 @@ def parameters(create):
     return set(inspect.signature(create).parameters) - OF_THE_CLIENT
 
 
-def rows():
-    """Field -> handling, from the table "Fields" of docs/http_api.md."""
-    page = (ROOT / "docs/http_api.md").read_text("utf-8")
-    text = page.split("\n## Fields\n")[1].split("\n## ")[0]
-    found = {}
-    for fields, what in re.findall(r"^\| (`[^|]*`) \| (.*) \|$", text, re.MULTILINE):
-        for field in re.findall(r"`([\w.]+)`", fields):
-            assert field not in found, f"{field} has two rows"
-            found[field] = what
-    return found
+def rows(path):
+    """Field -> (API that defines the name, effect), from docs/http_fields.md."""
+    page = (ROOT / "docs/http_fields.md").read_text("utf-8")
+    text = page.split(f"\n## POST {path}\n")[1].split("\n## ")[0]
+    found = re.findall(r"^\| `(\w+)` \| ([\w.]+) \| (.*) \|$", text, re.MULTILINE)
+    assert len(found) == len({name for name, _, _ in found})
+    return {name: (origin, effect) for name, origin, effect in found}
 
 
-def test_the_table_has_what_openais_client_sends():
-    sent = parameters(Chats.create) | parameters(Completions.create)
-    assert set(rows()) - OF_THIS_SERVER == sent
+ROWS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
+
+
+def test_the_tables_have_what_openais_client_sends():
+    for path, create in (
+        ("/v1/completions", Completions.create),
+        ("/v1/chat/completions", Chats.create),
+    ):
+        assert {
+            name for name, (origin, _) in rows(path).items() if origin == "OpenAI"
+        } == parameters(create)
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +140,11 @@ def test_each_field_of_a_completion_does_what_its_row_says(client):
 
 
 def test_rows_refused_and_ignored_are_true():
-    """A row "refused" means that no value is accepted, and "ignored" that none is refused."""
-    for name, what in rows().items():
-        outcomes = {outcome for _, outcome in CHAT.get(name, []) + COMPLETION.get(name, [])}
-        if what == "refused":
-            assert outcomes == {REFUSED}, name
-        if what.startswith("ignored"):
-            assert outcomes == {TAKEN}, name
+    """A row "Refused" means that no value is accepted, and "Ignored" that none is refused."""
+    for path, values in ROWS.items():
+        for name, (_, effect) in rows(path).items():
+            outcomes = {outcome for _, outcome in values.get(name, [])}
+            if effect.startswith("Refused") and name in values:
+                assert outcomes == {REFUSED}, name
+            if effect.startswith("Ignored") and name in values:
+                assert outcomes == {TAKEN}, name

@@ -94,7 +94,7 @@ TEST(TraceParent, AsW3cHasIt) {
   }
 }
 
-TEST(CallSpans, TellWhereTheTimeWent) {
+TEST(CallSpans, ReportWhereTheTimeWent) {
   const std::vector<Span> spans = spans_of(finished_call());
   EXPECT_THAT(names_of(spans), ElementsAre("tandem.v1.Generation/Generate", "queue", "prefill",
                                            "decode", "large", "small"));
@@ -130,7 +130,7 @@ TEST(CallSpans, BelongToTheCallersTrace) {
   EXPECT_EQ(ids.size(), spans.size());
 }
 
-TEST(CallSpans, SayWhatWasAskedAndHowItEnded) {
+TEST(CallSpans, RecordTheRequestAndItsEnd) {
   auto attributes = attributes_of(spans_of(finished_call())[0]);
   EXPECT_EQ(attributes["rpc.system"], "string_value: \"grpc\"");
   EXPECT_EQ(attributes["rpc.service"], "string_value: \"tandem.v1.Generation\"");
@@ -146,7 +146,7 @@ TEST(CallSpans, SayWhatWasAskedAndHowItEnded) {
   EXPECT_THAT(attributes["gen_ai.response.finish_reasons"], testing::HasSubstr("\"EOS\""));
 }
 
-TEST(CallSpans, OfTheOtherDoor) {
+TEST(CallSpans, OfTheHttpApi) {
   EndedCall call = finished_call();
   call.info.method = "openai/chat/completions";
   Span span = spans_of(call)[0];

@@ -193,7 +193,7 @@ TEST(Collector, DraftsAreCountedAsTheirStatisticsSay) {
   EXPECT_EQ(of_drafts, expected);
 }
 
-TEST(Collector, MatchesAreToldByRank) {
+TEST(Collector, MatchesAreCountedByRank) {
   Metrics metrics;
   add_pipeline(metrics);
   std::string of_ppd;

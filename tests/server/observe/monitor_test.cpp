@@ -45,7 +45,7 @@ class NoFiles {
   std::vector<Fd> taken_;
 };
 
-// Waits for the first trouble, and says what it was.
+// Waits for the first problem and returns its description.
 std::string first_trouble(ServerState* state, grpc::Server* server, const Acceptor& acceptor) {
   state->stuck = false;
   std::promise<void> found;
@@ -57,12 +57,13 @@ std::string first_trouble(ServerState* state, grpc::Server* server, const Accept
   return monitor.trouble();
 }
 
-// Where no file is left for its connection to the server, it goes on without, and looks at the
-// rest: at an acceptor that nobody has started.
+// Without a file for its connection to the server, it continues and checks the rest: here an
+// acceptor that was not started.
 TEST(Monitor, OutlivesALackOfFiles) {
   quiet_log();
   ServerState state{ServerConfig{}};
-  HealthService health([] { return std::map<std::string, bool>{{"", true}}; }, &state.health_calls);
+  HealthService health([] { return std::map<std::string, bool>{{"", true}}; }, &state.health_calls,
+                       &state.timeouts);
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials());
   builder.RegisterService(&health);

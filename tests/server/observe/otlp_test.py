@@ -183,7 +183,7 @@ def test_without_a_collector_calls_are_served(start_server, tandem, messages):
 def test_wrong_endpoints_are_refused(binaries):
     import subprocess
 
-    for endpoint in ("nobody", "http://nobody", "127.0.0.1:70000", "ftp://a:1"):
+    for endpoint in ("unknown", "http://unknown", "127.0.0.1:70000", "ftp://a:1"):
         done = subprocess.run(
             [binaries / "tandem-server", "--model=a=b", f"--otlp={endpoint}"],
             capture_output=True,

@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// A collector that answers as it is told, and may be made to wait.
+// A collector with configurable answers and delays.
 struct Collector {
   std::mutex mutex;
   std::condition_variable changed;

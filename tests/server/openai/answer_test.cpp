@@ -25,7 +25,7 @@ Message from(const std::string& text) {
   return out;
 }
 
-const v1::Started kStarted =
+const v1::Started kStartedEvent =
     from<v1::Started>("request_id: 'r' method: METHOD_BILD contract: CONTRACT_LOSSY");
 constexpr char kFinished[] = R"(finish_reason: FINISH_REASON_EOS seed: 18446744073709551615
     usage { prompt_tokens: 3 cached_tokens: 1 completion_tokens: 2 } stats { tokens_per_pass: 2 })";
@@ -33,10 +33,12 @@ constexpr char kToken[] = R"(id: 5 logprob: -0.5 text: "\357\277\275" bytes: "\3
     top_logprobs { id: 5 logprob: -0.5 text: "\357\277\275" bytes: "\303" }
     top_logprobs { id: 6 logprob: -1 text: "b" bytes: "b" })";
 
-Head head(Kind kind, bool logprobs = false) { return {kind, "req-1", 1700, "m", logprobs}; }
+Head head(Kind kind, bool logprobs = false, int per_prompt = 1) {
+  return {kind, "req-1", 1700, "m", logprobs, per_prompt};
+}
 
 // The JSON of each event of a stream; null for [DONE].
-std::vector<json> events_in(const std::string& stream) {
+std::vector<json> answer_events(const std::string& stream) {
   std::vector<json> out;
   for (const absl::string_view event : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
     absl::string_view text = event;
@@ -48,8 +50,8 @@ std::vector<json> events_in(const std::string& stream) {
 }
 
 TEST(OpenAiAnswer, AChatIsWhole) {
-  Answer answer(head(Kind::kChat), 2);
-  answer.started(kStarted);
+  Answer answer(head(Kind::kChat, /*logprobs=*/false, /*per_prompt=*/2), 2);
+  answer.started(kStartedEvent);
   for (int i = 0; i < 2; ++i) {
     answer.chunk(i, "", {});
     for (const char* const text : {"a", "\"", "\n"}) answer.chunk(i, text, {});
@@ -65,7 +67,9 @@ TEST(OpenAiAnswer, AChatIsWhole) {
       {"index":1,"message":{"role":"assistant","content":"a\"\n","refusal":null},"logprobs":null,
        "finish_reason":"length"}],
       "usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,
-               "prompt_tokens_details":{"cached_tokens":1}},
+               "prompt_tokens_details":{"cached_tokens":1},
+               "completion_tokens_details":{"reasoning_tokens":0,"accepted_prediction_tokens":0,
+                                            "rejected_prediction_tokens":0}},
       "tandem":{"method":"bild","contract":"lossy","seed":"18446744073709551615",
                 "tokens_per_pass":2.0}})"));
 }
@@ -110,8 +114,9 @@ TEST(OpenAiAnswer, LogprobsHaveBytes) {
 }
 
 TEST(OpenAiAnswer, AChatIsStreamed) {
-  Events events(head(Kind::kChat), /*include_usage=*/true);
-  std::string stream = events.started(kStarted, 2);
+  Events events(head(Kind::kChat, /*logprobs=*/false, /*per_prompt=*/2), 2,
+                /*include_usage=*/true);
+  std::string stream = events.started(kStartedEvent);
   stream += events.chunk(1, "hi", {});
   for (int i = 0; i < 2; ++i) {
     v1::Finished finished = from<v1::Finished>(kFinished);
@@ -119,7 +124,7 @@ TEST(OpenAiAnswer, AChatIsStreamed) {
     stream += events.finished(finished);
   }
   stream += events.end();
-  const std::vector<json> all = events_in(stream);
+  const std::vector<json> all = answer_events(stream);
   ASSERT_EQ(all.size(), 7U);
   EXPECT_EQ(all[0], json::parse(R"({"id":"chatcmpl-req-1","object":"chat.completion.chunk",
       "created":1700,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"",
@@ -136,17 +141,99 @@ TEST(OpenAiAnswer, AChatIsStreamed) {
   EXPECT_TRUE(all[6].is_null());
 }
 
-TEST(OpenAiAnswer, OffsetsOfACompletionGoOnFromChunkToChunk) {
-  Events events(head(Kind::kCompletion, true), /*include_usage=*/false);
-  EXPECT_EQ(events.started(kStarted, 1), "");
+TEST(OpenAiAnswer, OffsetsOfACompletionContinueAcrossChunks) {
+  Events events(head(Kind::kCompletion, true), 1, /*include_usage=*/false);
+  EXPECT_EQ(events.started(kStartedEvent), "");
   const auto token = from<v1::Token>(R"(text: "a\303\251" bytes: "a\303\251")");
-  const auto all = events_in(events.chunk(0, "a\xC3\xA9", {token}) +
+  const auto all = answer_events(events.chunk(0, "a\xC3\xA9", {token}) +
                              events.chunk(0, "a\xC3\xA9", {token}) + events.end());
   ASSERT_EQ(all.size(), 3U);
   EXPECT_EQ(all[0]["object"], "text_completion");
   EXPECT_FALSE(all[0].contains("usage"));
   EXPECT_EQ(all[1]["choices"][0]["text"], "a\xC3\xA9");
   EXPECT_EQ(all[1]["choices"][0]["logprobs"]["text_offset"], json::array({2}));
+}
+
+v1::Finished finished(int index, const std::string& more = "") {
+  auto out = from<v1::Finished>(std::string(kFinished) + more);
+  out.set_index(index);
+  return out;
+}
+
+TEST(OpenAiAnswer, EachPromptCountsOnce) {
+  Answer answer(head(Kind::kCompletion, /*logprobs=*/false, /*per_prompt=*/2), 6);
+  for (int i = 0; i < 6; ++i) answer.finished(finished(i));
+  const json usage = json::parse(answer.json())["usage"];
+  EXPECT_EQ(usage["prompt_tokens"], 9) << "three prompts";
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 3);
+  EXPECT_EQ(usage["completion_tokens"], 12) << "six choices";
+}
+
+TEST(OpenAiAnswer, AnEchoedPromptIsBeforeTheText) {
+  auto first = from<v1::Token>(R"(text: "p" bytes: "p")");  // it has no log-probability
+  Answer answer(head(Kind::kCompletion, /*logprobs=*/true), 1);
+  answer.echo(0, "pq", {first, from<v1::Token>(R"(logprob: -2 text: "q" bytes: "q")")});
+  answer.chunk(0, "x", {from<v1::Token>(R"(logprob: -1 text: "x" bytes: "x")")});
+  answer.finished(finished(0));
+  const json choice = json::parse(answer.json())["choices"][0];
+  EXPECT_EQ(choice["text"], "pqx");
+  EXPECT_EQ(choice["logprobs"], json::parse(R"({"tokens":["p","q","x"],
+      "token_logprobs":[null,-2.0,-1.0],"top_logprobs":[null,{},{}],"text_offset":[0,1,2]})"));
+}
+
+TEST(OpenAiAnswer, TheBestChoicesAreThoseOfTheHighestMeanLogprob) {
+  Head best = head(Kind::kCompletion, /*logprobs=*/false, /*per_prompt=*/3);
+  best.best = 2;
+  Answer answer(best, 6);
+  const std::vector<std::vector<float>> logprobs = {{-3}, {-1, -1}, {-2}, {-1}, {-0.5, -9}, {-2}};
+  for (int i = 0; i < 6; ++i) {
+    for (const float logprob : logprobs[static_cast<size_t>(i)]) {
+      v1::Token token;
+      token.set_logprob(logprob);
+      answer.chunk(i, std::to_string(i), {token});
+    }
+    answer.finished(finished(i));
+  }
+  const json all = json::parse(answer.json());
+  std::vector<std::string> texts;
+  for (const json& choice : all["choices"]) {
+    EXPECT_EQ(choice["index"], texts.size());
+    EXPECT_TRUE(choice["logprobs"].is_null());
+    texts.push_back(choice["text"]);
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"11", "2", "3", "5"}));
+  EXPECT_EQ(all["usage"]["completion_tokens"], 12) << "all that were generated";
+}
+
+TEST(OpenAiAnswer, StatisticsOfDraftsAreVllms) {
+  UsageTotal usage;
+  usage.add(finished(0, ""), true);
+  EXPECT_EQ(usage.metrics_json(), "") << "without drafts";
+  auto drafted = finished(0);
+  drafted.mutable_stats()->set_draft_tokens(12);
+  for (const int times : {2, 1, 0, 1}) drafted.mutable_stats()->add_accept_lengths(times);
+  usage.add(drafted, false);
+  EXPECT_EQ(json::parse(usage.metrics_json())["speculative_decoding"], json::parse(R"({
+      "mean_acceptance_length":2.0,"draft_acceptance_rate":0.3333333333333333,
+      "acceptance_histogram":{"0":2,"1":1,"3":1},"num_spec_steps":4,
+      "num_accepted_draft_tokens":4,"num_draft_tokens":12})"));
+  EXPECT_EQ(json::parse(usage.json())["completion_tokens_details"],
+            json::parse(R"({"accepted_prediction_tokens":4,"rejected_prediction_tokens":8})"));
+}
+
+TEST(OpenAiAnswer, EventsCountTheTokensSoFar) {
+  Events events(head(Kind::kCompletion), 1, /*include_usage=*/true, /*usage_so_far=*/true);
+  v1::Started started = kStartedEvent;
+  started.set_prompt_tokens(3);
+  EXPECT_EQ(events.started(started), "");
+  const auto all = answer_events(events.chunk(0, "a", {}, 2) + events.chunk(0, "b", {}, 1) +
+                             events.finished(finished(0)) + events.end());
+  ASSERT_EQ(all.size(), 5U);
+  EXPECT_EQ(all[0]["usage"],
+            json::parse(R"({"prompt_tokens":3,"completion_tokens":2,"total_tokens":5})"));
+  EXPECT_EQ(all[1]["usage"]["completion_tokens"], 3);
+  EXPECT_EQ(all[2]["usage"]["completion_tokens"], 2) << "the engine's count";
+  EXPECT_EQ(all[3]["usage"]["total_tokens"], 5);
 }
 
 TEST(OpenAiAnswer, ModelsSayWhatTheyOffer) {
@@ -184,6 +271,61 @@ TEST(OpenAiError, HasOpenAisShapeAndOurMessage) {
   for (const int status : {400, 408, 413, 429, 431, 501, 505}) {
     EXPECT_FALSE(json::parse(error_json(status))["error"]["message"].get<std::string>().empty());
   }
+}
+
+v1::ToolCall call(const std::string& fields) { return from<v1::ToolCall>(fields); }
+
+TEST(OpenAiAnswer, AMessageHasReasoningAndCalls) {
+  Answer answer(head(Kind::kChat), 1);
+  AnswerDelta begin, middle, last;
+  begin.reasoning = "Hm";
+  begin.add(call("id: 'x' name: 'bad' arguments: '{'"));
+  begin.add(call("broken: true"));
+  middle.reasoning = ".";
+  middle.add(call("index: 1 id: 'abc' name: 'now' arguments: '{\\\"a\\\"'"));
+  last.add(call("index: 1 arguments: ':1}'"));
+  for (const AnswerDelta& delta : {begin, middle, last}) answer.chunk(0, "", {}, delta);
+  v1::Finished finished = from<v1::Finished>(kFinished);
+  finished.set_tool_calls(1);
+  finished.mutable_usage()->set_reasoning_tokens(1);
+  answer.finished(finished);
+  const json all = json::parse(answer.json());
+  EXPECT_EQ(all["choices"][0]["message"], json::parse(R"({"role":"assistant","content":null,
+      "reasoning_content":"Hm.","tool_calls":[{"id":"abc","type":"function",
+      "function":{"name":"now","arguments":"{\"a\":1}"}}],"refusal":null})"))
+      << "a broken call is none";
+  EXPECT_EQ(all["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(all["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+  EXPECT_GT(answer.bytes(), 20U);
+}
+
+TEST(OpenAiAnswer, CallsAreStreamedAsDeltas) {
+  Events events(head(Kind::kChat), 1, /*include_usage=*/false);
+  events.started(kStartedEvent);
+  AnswerDelta delta;
+  delta.reasoning = "Hm";
+  delta.add(call("index: 2 id: 'abc' name: 'now' arguments: '{'"));
+  delta.add(call("index: 2 arguments: '}'"));
+  delta.add(call("index: 3 id: 'd' name: 'now'"));
+  const auto delta_of = [](const std::string& event) {
+    return answer_events(event).at(0)["choices"][0]["delta"];
+  };
+  EXPECT_EQ(delta_of(events.chunk(0, "", {}, 1, delta)), json::parse(R"({"reasoning_content":"Hm",
+      "tool_calls":[{"index":2,"id":"abc","type":"function",
+                     "function":{"name":"now","arguments":"{}"}},
+                    {"index":3,"id":"d","type":"function",
+                     "function":{"name":"now","arguments":""}}]})"))
+      << "parts of a call are joined";
+  AnswerDelta more;
+  more.add(call("index: 3 arguments: '{\\\"a'"));
+  EXPECT_EQ(delta_of(events.chunk(0, "x", {}, 1, more)), json::parse(R"({"content":"x",
+      "tool_calls":[{"index":3,"function":{"arguments":"{\"a"}}]})"));
+  v1::Finished finished = from<v1::Finished>(kFinished);
+  finished.set_tool_calls(2);
+  EXPECT_EQ(answer_events(events.finished(finished)).at(0)["choices"][0]["finish_reason"],
+            "tool_calls");
+  finished.set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
+  EXPECT_EQ(answer_events(events.finished(finished)).at(0)["choices"][0]["finish_reason"], "length");
 }
 
 }  // namespace

@@ -391,6 +391,17 @@ pub unsafe extern "C" fn tandem_template_free(chat_template: *mut Template) {
 /// # Safety
 /// See the header.
 #[no_mangle]
+pub unsafe extern "C" fn tandem_template_source(
+    chat_template: *const Template,
+    out: *mut TandemBytes,
+    error: *mut TandemBytes,
+) -> c_int {
+    guarded(error, |source: String| out.write(source.into()), || Ok((*chat_template).source()))
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
 pub unsafe extern "C" fn tandem_template_render(
     chat_template: *const Template,
     messages: *const c_char,

@@ -178,6 +178,13 @@ impl Template {
         }
     }
 
+    /// The texts of all templates, joined by newlines.
+    pub fn source(&self) -> String {
+        let sources = self.compiled.borrow_owner();
+        let texts: Vec<&str> = sources.iter().map(|(_, text, _)| text.as_str()).collect();
+        texts.join("\n")
+    }
+
     /// The template that Transformers would choose.
     fn select(&self, with_tools: bool) -> Result<(&str, &Path)> {
         let sources = self.compiled.borrow_owner();

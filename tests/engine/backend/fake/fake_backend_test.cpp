@@ -155,7 +155,7 @@ TEST_F(FakeBackendTest, TracedAnswersAreTheNumbersOfBatches) {
 }
 
 // Benchmarks disable the checks; answers then do not depend on memory.
-TEST_F(FakeBackendTest, LooksAtThePastUnlessItIsTold) {
+TEST_F(FakeBackendTest, ChecksMemoryUnlessSwitchedOff) {
   const test::TempDir folder;
   FakeModelConfig config = config_;
   config.vocab_size = 257;
@@ -169,7 +169,7 @@ TEST_F(FakeBackendTest, LooksAtThePastUnlessItIsTold) {
     EXPECT_TRUE(trace.ok()) << trace.status();
     backend.set_trace(ModelId(0), *std::move(trace));
     Batch batch;
-    batch.works.push_back(work(a, 5));  // behind rows that nobody has written
+    batch.works.push_back(work(a, 5));  // behind rows that were never written
     BatchResult result;
     backend.launch(batch, [&](BatchResult r) { result = std::move(r); });
     timer_.fire_next();
@@ -258,7 +258,7 @@ TEST_F(FakeBackendTest, PassesReadUnreadPicks) {
   EXPECT_FALSE(run(work(b, 2)).works[0].status.ok());
 }
 
-TEST_F(FakeBackendTest, RowsAreFedWithHiddenRows) {
+TEST_F(FakeBackendTest, RowsTakeHiddenRowsAsInputs) {
   run(work(leaving_, 0));
   const std::vector<uint64_t> seen = {fake::token_input(1), fake::token_input(2)};
   const uint64_t row = fake::embed_input(AdapterId(), fake::chain(seen), kLayers, -1);

@@ -41,6 +41,25 @@ TEST(FakeModel, AByteVocabularyWritesReadableText) {
   }
 }
 
+TEST(FakeModel, AScriptAnswersTurnByTurn) {
+  FakeModelConfig model;
+  model.answers = {"one", "two"};
+  model.answer_after = "A:";
+  const auto next = [&](const std::string& text) {
+    std::vector<Token> tokens;
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+    return fake::scripted(model, tokens);
+  };
+  EXPECT_EQ(next("Q A:"), 'o');
+  EXPECT_EQ(next("Q A:o"), 'n');
+  EXPECT_EQ(next("Q A:one"), 256) << "the text ends";
+  EXPECT_EQ(next("Q A:one Q A:t"), 'w') << "the second turn";
+  EXPECT_EQ(next("Q A:one Q A:two Q A:"), -1) << "no third answer";
+  EXPECT_EQ(next("Q"), -1);
+  model.answers.clear();
+  EXPECT_EQ(next("Q A:"), -1);
+}
+
 TEST(FakeModel, GreedyFeedsItself) {
   const auto six = greedy(config(), {1, 2}, 6);
   auto longer = std::vector<Token>{1, 2, six[0], six[1]};

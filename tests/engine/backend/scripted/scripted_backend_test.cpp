@@ -162,7 +162,7 @@ TEST_F(ScriptedBackendTest, UnsureDraftsAreNotMade) {
   EXPECT_EQ(kept, heard->end.stats.draft_tokens);
 }
 
-TEST_F(ScriptedBackendTest, BildRollsBackWhatItDoesNotForesee) {
+TEST_F(ScriptedBackendTest, BildRollsBackWhatItDoesNotPredict) {
   const auto exact = bild_of({.fallback_threshold = 0.6F, .rollback_threshold = 0.69F});
   set_script(0.8, 0);
   const auto blind = run(exact);
@@ -170,10 +170,10 @@ TEST_F(ScriptedBackendTest, BildRollsBackWhatItDoesNotForesee) {
   EXPECT_EQ(blind->end.stats.own[BildFigures::kFallbacks], 0);
   EXPECT_GT(blind->end.stats.own[BildFigures::kRollbacks], 20);
   set_script(0.8, 1);
-  const auto foreseeing = run(exact);
-  EXPECT_EQ(foreseeing->tokens, larges(200));
-  EXPECT_GT(foreseeing->end.stats.own[BildFigures::kFallbacks], 20);
-  EXPECT_EQ(foreseeing->end.stats.own[BildFigures::kRollbacks], 0);
+  const auto predicted = run(exact);
+  EXPECT_EQ(predicted->tokens, larges(200));
+  EXPECT_GT(predicted->end.stats.own[BildFigures::kFallbacks], 20);
+  EXPECT_EQ(predicted->end.stats.own[BildFigures::kRollbacks], 0);
 }
 
 TEST_F(ScriptedBackendTest, WithoutRollbackTheTextIsSmalls) {
@@ -198,7 +198,7 @@ TEST_F(ScriptedBackendTest, LowerLayersAnswerAsSmall) {
   EXPECT_GT(heard->end.stats.small_passes, 200);
 }
 
-TEST_F(ScriptedBackendTest, MasksForeseeAsOftenAsTheScriptSays) {
+TEST_F(ScriptedBackendTest, MasksPredictAsOftenAsTheScriptSays) {
   set_script(0);
   const auto tokens_per_pass = [&](BitaTreeKind kind) {
     const BitaParams a{3, 3, kind, Pace::kFixed};

@@ -310,7 +310,7 @@ TEST_F(ChainedDrafts, AShortageEndsThoseBehindItAlone) {
 #ifdef TANDEM_MUTATIONS
 TEST_F(ChainedDrafts, MutationsAreFound) {
   for (const GraphMutation bug :
-       {GraphMutation::kOneArea, GraphMutation::kFedAsStaged, GraphMutation::kKeptNowhere}) {
+       {GraphMutation::kOneArea, GraphMutation::kStagedTokensRun, GraphMutation::kNoAnswerCache}) {
     static_cast<void>(expected());
     graph_mutation = bug;
     LazyDevices devices({});

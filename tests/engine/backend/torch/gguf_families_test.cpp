@@ -1,5 +1,5 @@
 // Golden models as GGUF files, written the way ggml's converter writes them: what Transformers
-// computes with the originals comes out of these.
+// computes with the originals must come from these.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -183,8 +183,7 @@ TEST_F(LazyDevice, EveryCallThatIsLeftOutIsSeen) {
   EXPECT_EQ(nothing_to_do.size(), 1u);  // synchronize, behind a readback
 }
 
-// A worker's batch that the host does not wait for, as device queues would have it that go on
-// meanwhile.
+// A worker's batch that the host does not wait for, as device queues run it.
 Rows pulled(LazyDevices& devices, bool by_events) {
   const auto shared = shared_of(devices);
   Driver main(tiny(), shared, 0, kSize);

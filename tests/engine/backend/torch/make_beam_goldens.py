@@ -3,7 +3,7 @@
     python tests/engine/backend/torch/make_beam_goldens.py [--out tests/data/golden_models] [NAME ...]
 
 The prompts are those of golden.safetensors, the search has 4 beams and length penalty 0.6; encoder-decoders
-have theirs from make_encoder_decoder_goldens.py. A search whose two best are too close to be told apart in
+have theirs from make_encoder_decoder_goldens.py. A search whose two best hypotheses are too close for
 float32 would be refused: the models' seeds are such that there is none.
 """
 
@@ -50,17 +50,19 @@ def make_beams(name, root):
     beams = torch.full([len(lengths), BEAM_TOKENS], -1, dtype=torch.int32)
     greedy, least = 0, float("inf")
     for i, (row, length) in enumerate(zip(golden["prompts"].tolist(), lengths, strict=True)):
-        tokens, apart = search(model, row[:length])
-        assert apart > MIN_BEAM_MARGIN, (name, i, apart)
+        tokens, gap = search(model, row[:length])
+        assert gap > MIN_BEAM_MARGIN, (name, i, gap)
         beams[i, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         greedy += tokens == golden["greedy"][i, : len(tokens)].tolist()
-        least = min(least, apart)
+        least = min(least, gap)
     assert greedy < len(lengths) // 2, (name, greedy)  # a search finds better text
     notes = dict(transformers=transformers.__version__, smallest_margin=f"{least:.4g}")
     save_file(dict(beams=beams), folder / "beams.safetensors", dict(notes=json.dumps(notes)))
     (folder / "beams.safetensors").chmod(0o644)
     ended = int((beams[:, -1] < 0).sum())
-    print(f"{name}: {ended} beams that end, {greedy} as greedy text, best two {least:.4f} apart")
+    print(
+        f"{name}: {ended} beams that end, {greedy} as greedy text, smallest gap of the best two {least:.4f}"
+    )
 
 
 def main():

@@ -3,7 +3,7 @@
     python tests/engine/backend/torch/make_encoder_decoder_goldens.py [--out FOLDER] [NAME ...]
 
 As make_goldens.py does for decoders; prompts are sources here, and tokens those of the decoder. Besides
-greedy tokens there is the best of 4 beams (length penalty 0.6), of a search whose two best are apart.
+greedy tokens there is the best of 4 beams (length penalty 0.6), of a search with a gap between its two best.
 """
 
 import argparse
@@ -163,8 +163,8 @@ def make_goldens(name, spec, root):
         while True:
             source = torch.randint(2, vocab, [length], generator=generator).tolist()
             tokens, steps = decode(model, source, NEW_TOKENS)
-            beam, apart = search(model, source)
-            if margin(steps) > MIN_MARGIN and apart > MIN_BEAM_MARGIN:
+            beam, gap = search(model, source)
+            if margin(steps) > MIN_MARGIN and gap > MIN_BEAM_MARGIN:
                 break
             redrawn += 1
         with torch.inference_mode():

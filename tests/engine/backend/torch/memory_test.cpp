@@ -17,7 +17,7 @@ namespace {
 // Device queues whose GPUs have some memory free, and weights that take some.
 struct Machine {
   std::map<int, int64_t> free;  // by GPU
-  std::vector<int64_t> given;   // what each device queue was told, in their order
+  std::vector<int64_t> given;   // the budget of each device queue, in their order
 
   PackableDevice device_queue(int gpu, int64_t bytes) {
     return {.gpu = gpu,

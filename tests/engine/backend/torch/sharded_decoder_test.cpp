@@ -49,7 +49,7 @@ std::vector<std::vector<LayerShard>> some_splits() {
   return {{{3}, {6, 2}}, {{1}, {4, 1}, {6, 3}}};
 }
 
-// Rows stop at each layer and go on from there, in chunks and at once, and are read on the way.
+// Rows stop at each layer and continue from there, in chunks and at once, and are read on the way.
 Rows staged(Driver& d, const std::vector<Token>& tokens, int stop) {
   Sequence s = d.sequence();
   const int vocab = d.shape().vocab_size;

@@ -48,7 +48,7 @@ Read greedy(int vocab) {
 void append(std::vector<float>& said, const Readout& readout) {
   for (const Out& o : readout.row) {
     said.push_back(static_cast<float>(o.token));
-    said.push_back(std::isnan(o.max_prob) ? -1 : o.max_prob);  // nobody asked
+    said.push_back(std::isnan(o.max_prob) ? -1 : o.max_prob);  // not requested
     for (const Ranked& r : o.top) said.push_back(r.logprob + static_cast<float>(r.token));
   }
 }
@@ -297,7 +297,7 @@ TEST_F(StepGraph, AnIllegalAccessInAReplayLosesThatDeviceAlone) {
 TEST_F(StepGraph, MutationsAreFound) {
   for (const GraphMutation bug :
        {GraphMutation::kStagingMoves, GraphMutation::kRowsCut, GraphMutation::kNoScratch,
-        GraphMutation::kKeptWhenMoved, GraphMutation::kReadsOfTheFirst,
+        GraphMutation::kNotRetiredWhenMoved, GraphMutation::kReadsOfTheFirst,
         GraphMutation::kAnswersOfFirst, GraphMutation::kVocabOfTheFirst,
         GraphMutation::kStagedAfterwards}) {
     static_cast<void>(expected());

@@ -256,7 +256,7 @@ TEST_F(TorchValues, RowsThatWereNotWrittenAreRefusedAlone) {
   EXPECT_TRUE(status({0, main.model(), PageId(0)}, by).ok());
   EXPECT_THAT(std::string(status({0, main.model(), PageId(0)}, by + 1000).message()),
               HasSubstr("has not written it"));
-  EXPECT_FALSE(status({0, main.model(), PageId(5)}, by).ok()) << "nobody's";
+  EXPECT_FALSE(status({0, main.model(), PageId(5)}, by).ok()) << "unowned";
   EXPECT_FALSE(status({0, main.model(), PageId(16)}, by).ok()) << "beyond the pool";
   EXPECT_FALSE(status({0, ModelId(12345), PageId(0)}, by).ok()) << "an unknown model";
   EXPECT_FALSE(status({-1, main.model(), PageId(0)}, by).ok()) << "it lies nowhere";

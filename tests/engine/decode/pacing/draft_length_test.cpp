@@ -79,7 +79,7 @@ TEST(DraftLength, AdaptiveFollowsTheAcceptLength) {
   run(length, {10, 0}, 40);
   EXPECT_EQ(length.gamma(), 1) << "never fewer";
   for (int i = 0; i < 20; ++i) length.observe(0, 0, 1);
-  EXPECT_EQ(length.gamma(), 1) << "a round that was cut short says nothing";
+  EXPECT_EQ(length.gamma(), 1) << "an incomplete round is not counted";
   run(length, {10, 8}, 200);
   EXPECT_EQ(length.gamma(), 8) << "whatever drafts cost";
 }
@@ -147,7 +147,7 @@ TEST(DraftLength, WhereNothingCostsTimeItDrafts) {
   EXPECT_GT(drafted, 900);
 }
 
-// A lookup that finds nothing is a round without drafts, and says nothing about them.
+// A lookup that finds nothing is a round without drafts. It does not count as a failed draft.
 TEST(DraftLength, NoDraftsAreNoTrialOfThem) {
   DraftLength length(Pace::kFastest, 8);
   int asked = 0;

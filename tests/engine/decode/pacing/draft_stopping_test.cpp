@@ -195,7 +195,7 @@ TEST(DraftStopping, FollowsTextsThatChange) {
   EXPECT_LT(run(kProfiles[6], 12), 1.06) << "and here no more";
 }
 
-// Costs change with the batches: what a draft costs in company is not what it costs alone.
+// Costs change with the batch size: a draft costs less in a batch than alone.
 TEST(DraftStopping, FollowsCostsThatChange) {
   auto stats = std::make_shared<AcceptanceStats>();
   const auto passes = [&](Costs costs) {

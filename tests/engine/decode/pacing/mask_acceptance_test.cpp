@@ -23,7 +23,7 @@ TEST(MaskAcceptance, BeginsWithAPriorAndFollowsObservations) {
   EXPECT_LT(hits.rate(2, 0), 0.65);
 }
 
-TEST(MaskAcceptance, BeginWithWhatOthersKnow) {
+TEST(MaskAcceptance, StartsWithTheStatisticsOfOthers) {
   MaskAcceptance others(4, 4);
   for (int i = 0; i < 400; ++i) others.observe(0, i % 2 == 0 ? 0 : -1, 2);
   MaskAcceptance hits(2, 3, &others);

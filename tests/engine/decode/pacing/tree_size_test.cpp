@@ -20,7 +20,7 @@ struct Played {
   double rows = 0;   // of a pass, on average
 };
 
-// A pass without rows takes 1, one with so many rows as much as `cost` says.
+// A pass without rows takes 1, others take cost(rows).
 template <class Cost>
 Played play(TreeSize& size, std::vector<std::vector<double>> rates, Cost cost, int tokens) {
   SimulatedMasks masks(std::move(rates), 3);
@@ -78,8 +78,8 @@ TEST(TreeSize, IsNotSlowerWhereSmallTreesPromiseTooMuch) {
   EXPECT_GT(play(size, kTrained, cost, 3000).speed, 0.97);
 }
 
-// Rates and costs say that rows pay, and what comes out says otherwise.
-TEST(TreeSize, BelievesWhatTreesMadeRatherThanWhatTheyPromised) {
+// The estimates predict a gain from rows, but the measured speed contradicts them.
+TEST(TreeSize, TrustsMeasuredOverPredictedGains) {
   TreeSize size(Kind::kSpine, 3, 2, Pace::kFastest);
   double seconds = 0;
   constexpr int kRounds = 2000;
@@ -92,7 +92,7 @@ TEST(TreeSize, BelievesWhatTreesMadeRatherThanWhatTheyPromised) {
   EXPECT_LT(seconds, 1.03 * kRounds) << "as many tokens without rows";
 }
 
-TEST(TreeSize, ANewRequestBeginsWithWhatOthersLearnt) {
+TEST(TreeSize, ANewRequestStartsWithTheStatisticsOfOthers) {
   const auto dear = [](int rows) { return 1 + 0.4 * rows; };
   const auto cheap = [](int rows) { return 1 + 0.002 * rows; };
   auto stats = std::make_shared<AcceptanceStats>();
@@ -153,7 +153,7 @@ TEST(TreeSize, RequestsTogetherHaveAsFewRoundsWithoutRowsAsOne) {
 
 // As on a processor whose kernels take eight rows in the time of one: what a tree of a request
 // alone costs says nothing of eight requests' trees, and the other way round.
-TEST(TreeSize, WhatRowsCostInACrowdIsLearntInOne) {
+TEST(TreeSize, RowCostsOfABatchAreLearnedInABatch) {
   const auto batch = [](int rows) { return rows <= 8 ? 1 : 1 + 0.12 * (rows - 8); };
   auto stats = std::make_shared<AcceptanceStats>();
   // Tokens in a second of so many requests at once, of 100 rounds each.

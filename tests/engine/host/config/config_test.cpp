@@ -12,8 +12,10 @@
 #include <set>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "engine/host/config/settings_proto.h"
 #include "engine/host/methods/registry.h"
+#include "engine/text/tool_format.h"
 #include "tandem/config/v1/deployment.pb.h"
 #include "tests/temp_dir.h"
 
@@ -69,8 +71,11 @@ TEST_F(ConfigTest, ReadsEveryField) {
                kv_pages: 100 kv_dtype: DTYPE_BF16 prefix_cache: false }
       models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
                                      row_seconds: 0.25 seed: 9 trace_file: "/t"
-                                     check_memory: false } }
-      deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true }
+                                     check_memory: false answers: "a" answers: "b"
+                                     chat_template: "t" } }
+      deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true
+                    tool_format: TOOL_FORMAT_MISTRAL
+                    reasoning_format: REASONING_FORMAT_THINK_TOKEN }
       limits { preemption: PREEMPTION_YOUNGEST max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
                queue_seconds: 8.5 max_choices: 9 fair_prompt_weight: 0.5 fair_token_weight: 4
@@ -108,12 +113,17 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(fake.seed, 9u);
   EXPECT_EQ(fake.trace_file, "/t");
   EXPECT_FALSE(fake.check_memory);
+  EXPECT_EQ(fake.answers, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(fake.chat_template, "t");
   EXPECT_EQ(config->models[1].device, "cpu:0");
   ASSERT_EQ(config->deployments.size(), 1u);
   EXPECT_EQ(config->deployments[0].name, "pair");
   EXPECT_EQ(config->deployments[0].large, "big");
   EXPECT_EQ(config->deployments[0].small, "little");
   EXPECT_TRUE(config->deployments[0].prefix_cache_per_client);
+  EXPECT_EQ(config->deployments[0].tool_format, "mistral");
+  EXPECT_EQ(config->deployments[0].reasoning_open, "[THINK]");
+  EXPECT_EQ(config->deployments[0].reasoning_close, "[/THINK]");
   const LimitsConfig& limits = config->limits;
   EXPECT_EQ(limits.preemption, Preemption::kYoungest);
   EXPECT_EQ(limits.max_running, 1);
@@ -224,6 +234,28 @@ TEST_F(ConfigTest, TheSchemaAndTheEntriesAgreeOnEveryParameter) {
     }
     EXPECT_EQ(in_schema, described);
   }
+}
+
+// Every format of the schema is one that the parser knows.
+TEST_F(ConfigTest, ToolAndReasoningFormats) {
+  const auto* const formats = config::v1::Deployment::ToolFormat_descriptor();
+  for (int i = 0; i < formats->value_count(); ++i) {
+    const auto config = parse(absl::StrCat(R"(models { name: "m" fake {} } deployments { name: "m"
+        large: "m" tool_format: )",
+                                           formats->value(i)->name(), "}"));
+    ASSERT_TRUE(config.ok()) << config.status();
+    const std::string& format = config->deployments[0].tool_format;
+    EXPECT_EQ(format.empty(), i == 0);
+    if (i > 0) EXPECT_TRUE(parse_tool_format(format).has_value()) << format;
+  }
+  const auto none = parse(R"(models { name: "m" fake {} } deployments { name: "m" large: "m"
+      reasoning_format: REASONING_FORMAT_NONE })");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_TRUE(none->deployments[0].no_reasoning);
+  const auto think = parse(R"(models { name: "m" fake {} } deployments { name: "m" large: "m"
+      reasoning_format: REASONING_FORMAT_THINK })");
+  ASSERT_TRUE(think.ok()) << think.status();
+  EXPECT_EQ(think->deployments[0].reasoning_close, "</think>");
 }
 
 TEST_F(ConfigTest, LayersAndExtrasOfAModel) {
@@ -585,7 +617,7 @@ TEST_F(ConfigTest, ModelFlags) {
   EXPECT_EQ(tandem->deployments[0].name, "big");
   EXPECT_EQ(tandem->deployments[0].large, "big");
   EXPECT_EQ(tandem->deployments[0].small, "small");
-  EXPECT_EQ(tandem->deployments[0].default_method, "") << "as far as that pays";
+  EXPECT_EQ(tandem->deployments[0].default_method, "") << "auto";
   EXPECT_EQ(tandem->models[1].path, both.small);
   ModelFlags masked = both;
   masked.small_masks = folder_;

@@ -20,7 +20,7 @@ TEST(SettingsProto, ReadsOnlySetFieldsAndKeepsExplicitZeros) {
             (Settings{{"fallback_threshold", 0.0}, {"max_small_run", 0}, {"verify_eos", false}}));
 }
 
-TEST(SettingsProto, EveryKindOfFieldComesBack) {
+TEST(SettingsProto, EveryKindOfFieldRoundTrips) {
   // Any messages with numbers, strings, enums and nested messages.
   pb::Config config;
   ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(

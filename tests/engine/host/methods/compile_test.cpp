@@ -35,7 +35,7 @@ TEST(DeclaredMethods, AreThoseThatTheFileCanRun) {
   EXPECT_THAT(names(declared_methods(config)), ElementsAre("autoregressive", "ngram"));
 }
 
-TEST(DeclaredMethods, TellHowHiddenStatesAreUsed) {
+TEST(DeclaredMethods, DescribeTheUseOfHiddenStates) {
   EngineConfig config;
   config.deployments = {pair_config()};
   EXPECT_FALSE(hidden_states_of(config)["large"].condition);

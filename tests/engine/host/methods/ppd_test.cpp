@@ -217,10 +217,10 @@ TEST_F(PpdHeads, RefusesThoseThatDoNotFit) {
     std::string message;
     std::function<void(EngineConfig&)> change;
   } kCases[] = {
-      {"deployments[code].ppd.head: \"nobody\"; allowed: early, the heads of layer 4 among the "
+      {"deployments[code].ppd.head: \"unknown\"; allowed: early, the heads of layer 4 among the "
        "extras of model large",
        [](EngineConfig& c) {
-         set_setting(&c.deployments[0].methods["ppd"], "head", std::string("nobody"));
+         set_setting(&c.deployments[0].methods["ppd"], "head", std::string("unknown"));
        }},
       {"deployments[code].ppd.head: \"late\", of layer 6; allowed: early, the heads of layer 4 "
        "among the extras of model large",
@@ -289,10 +289,10 @@ TEST(PpdMethod, RefusesDeploymentsThatDoNotFit) {
          c.models[1].path = std::string(TANDEM_SOURCE_DIR) + "/models/code-small";
          c.models[1].layers = 0;
        }},
-      {"deployments[code].ppd.workers: \"nobody\"; allowed: names of models: large, worker0",
+      {"deployments[code].ppd.workers: \"unknown\"; allowed: names of models: large, worker0",
        [](EngineConfig& c) {
          set_setting(&c.deployments[0].methods["ppd"], "workers",
-                     std::vector<std::string>{"nobody"});
+                     std::vector<std::string>{"unknown"});
        }},
       {"deployments[code].ppd.workers: \"large\" with layers: 8; allowed: 4, as many as the large "
        "model has above exit_layer",

@@ -54,7 +54,7 @@ TEST(Quotas, BoundOpenRequests) {
   EXPECT_EQ(kit.try_open(), "");
 }
 
-TEST(Quotas, LetInSoManyRequestsAMinute) {
+TEST(Quotas, LimitRequestsPerMinute) {
   Kit kit({.requests_per_minute = 3});
   for (int i = 0; i < 3; ++i) EXPECT_EQ(kit.try_open(), "");
   EXPECT_EQ(kit.try_open(), "20000");
@@ -69,7 +69,7 @@ TEST(Quotas, LetInSoManyRequestsAMinute) {
   EXPECT_EQ(kit.try_open(), "20000");
 }
 
-TEST(Quotas, ARareRequestIsLetInAfterAll) {
+TEST(Quotas, ARareRequestIsAdmitted) {
   Kit kit({.requests_per_minute = 0.5});
   EXPECT_EQ(kit.try_open(), "");
   EXPECT_EQ(kit.try_open(), "120000");
@@ -102,7 +102,7 @@ TEST(Quotas, PriorityIsARight) {
             "priority: 0; allowed: at most -1 for client \"bob\" (limits.clients, max_priority)");
 }
 
-TEST(Quotas, OnlyThoseOfWhomSomethingIsKnownAreRemembered) {
+TEST(Quotas, OnlyClientsWithStateAreRemembered) {
   LimitsConfig limits;
   limits.default_client.requests_per_minute = 60;
   VirtualClock clock;

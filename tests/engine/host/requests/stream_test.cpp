@@ -18,9 +18,12 @@ class LoggingSink final : public Sink {
     std::string line = "chunk " + std::to_string(event.index) + " '" + event.text + "'";
     for (const TokenInfo& token : event.tokens) line += " " + std::to_string(token.id);
     log.push_back(line);
+    reasoning += event.reasoning;
+    for (const CallPart& part : event.tool_calls) calls.push_back(part);
   }
   void finished(const Finished& event) override {
     log.push_back("finished " + std::to_string(event.index));
+    ended = event;
   }
   void failed(const absl::Status& status) override {
     log.push_back("failed " + std::string(status.message()));
@@ -28,6 +31,9 @@ class LoggingSink final : public Sink {
 
   std::atomic<int64_t> made_tokens{0};
   std::vector<std::string> log;  // text thread, until the pool is gone
+  std::string reasoning;
+  std::vector<CallPart> calls;
+  Finished ended;
 };
 
 // A token for each letter.
@@ -126,6 +132,63 @@ TEST(RequestStreams, TextThatAStopStringMayBeginWithIsHeldBack) {
     if (line.rfind("chunk", 0) == 0) text += line.substr(9, line.rfind('\'') - 9);
   }
   EXPECT_EQ(text, "aEN");
+}
+
+// What a request with the tool "now" delivers for this text, in one step or a byte at a time.
+std::shared_ptr<LoggingSink> answered(const std::string& text, FinishReason reason,
+                                      bool in_reasoning = false, bool steps = false) {
+  StreamPlan plan;
+  plan.tokenizer = Tokenizer::bytes();
+  plan.answer.emplace();
+  plan.answer->syntax = {ToolFormat::kHermes, {"now"}, true, {"<think>", "</think>"}};
+  plan.answer->in_reasoning = in_reasoning;
+  plan.answer->id_seed = 7;
+  const auto sink = std::make_shared<LoggingSink>();
+  Worker pool(1);
+  const auto listeners = request_streams(&pool, std::move(plan), 1, sink, [] {});
+  if (steps) {
+    for (const char c : text) hear(*listeners[0], std::string(1, c));
+  } else {
+    hear(*listeners[0], text);
+  }
+  SequenceEnd end;
+  end.reason = reason;
+  listeners[0]->on_end(end);
+  return sink;  // the pool ends first
+}
+
+TEST(RequestStreams, ReasoningAndCallsAreSplitFromTheText) {
+  const std::string text =
+      "<think>Hm.</think>Look:<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>";
+  for (const bool steps : {false, true}) {
+    const auto sink = answered(text, FinishReason::kEos, false, steps);
+    EXPECT_EQ(sink->reasoning, "Hm.");
+    std::string name, id, arguments;
+    for (const CallPart& part : sink->calls) {
+      EXPECT_EQ(part.index, 0);
+      name += part.name;
+      id += part.id;
+      arguments += part.arguments;
+    }
+    EXPECT_EQ(name, "now");
+    EXPECT_EQ(id, call_id(7, 0, 0));
+    EXPECT_EQ(arguments, "{}");
+    EXPECT_EQ(sink->ended.tool_calls, 1);
+    EXPECT_EQ(sink->ended.usage.reasoning_tokens, 18) << "with the tags";
+  }
+  EXPECT_EQ(answered("So</think>", FinishReason::kEos, true)->ended.usage.reasoning_tokens, 10);
+  EXPECT_EQ(answered("So", FinishReason::kEos)->ended.usage.reasoning_tokens, 0);
+}
+
+TEST(RequestStreams, ALimitLeavesACallIncomplete) {
+  const std::string text = "<tool_call>{\"name\": \"now\", \"arguments\": {\"a";
+  const auto cut = answered(text, FinishReason::kMaxTokens);
+  ASSERT_EQ(cut->calls.size(), 1U);
+  EXPECT_FALSE(cut->calls[0].broken);
+  EXPECT_EQ(cut->ended.tool_calls, 0);
+  const auto ended = answered(text, FinishReason::kEos);
+  ASSERT_EQ(ended->calls.size(), 1U);
+  EXPECT_TRUE(ended->calls[0].broken) << "the model ended the text";
 }
 
 }  // namespace

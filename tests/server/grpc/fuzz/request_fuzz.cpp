@@ -4,6 +4,7 @@
 #include <fuzzer/FuzzedDataProvider.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/text_format.h>
 
@@ -16,6 +17,7 @@
 
 #include "engine/host/methods/registry.h"
 #include "server/grpc/request_from_proto.h"
+#include "server/grpc/wire_scan.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace tandem {
@@ -107,12 +109,25 @@ class Quiet final : public google::protobuf::io::ErrorCollector {
   void AddError(int /*line*/, int /*column*/, const std::string& /*message*/) override {}
 };
 
+// The scan of the bytes bounds the memory of what is parsed, and refuses as the client's fault.
+void check_scan(const std::string& bytes, const Message& message, bool parsed) {
+  google::protobuf::io::ArrayInputStream in(bytes.data(), static_cast<int>(bytes.size()),
+                                            /*block_size=*/7);
+  const auto bound =
+      scan_message(&in, static_cast<int64_t>(bytes.size()), *message.GetDescriptor());
+  if (!bound.ok()) return fuzz::check_refusal(bound.status());
+  check(!parsed || *bound >= static_cast<int64_t>(message.SpaceUsedLong()),
+        "the memory of a message");
+}
+
 template <class Request>
 Request make(const uint8_t* data, size_t size) {
   Request request;
   const std::string rest = size > 0 ? fuzz::text_of(data + 1, size - 1) : "";
   if (size > 0 && data[0] == 'w') {
-    if (!request.ParseFromString(rest)) request.Clear();
+    const bool parsed = request.ParseFromString(rest);
+    check_scan(rest, request, parsed);
+    if (!parsed) request.Clear();
   } else if (size > 0 && data[0] == 't') {
     google::protobuf::TextFormat::Parser parser;
     Quiet quiet;

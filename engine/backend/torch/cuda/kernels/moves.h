@@ -40,8 +40,9 @@ __global__ void move_kernel(MovedRows<Word> rows, int64_t columns, Ptr<const Row
   // Not indexed by blockIdx.y: indexing kernel arguments copies them to local memory.
   const Ptr<const Word> from = blockIdx.y == 0 ? rows.from[0] : rows.from[1];
   const Ptr<Word> to = blockIdx.y == 0 ? rows.to[0] : rows.to[1];
-  const bool apart = mutated(Mutant::kMovesAtOnce);
-  for (int m = apart ? blockIdx.z : 0; m < (apart ? static_cast<int>(blockIdx.z) + 1 : n); ++m) {
+  const bool separate = mutated(Mutant::kMovesAtOnce);
+  const int first = separate ? static_cast<int>(blockIdx.z) : 0;
+  for (int m = first; m < (separate ? first + 1 : n); ++m) {
     const RowMove move = moves[m];
     if (layer >= move.layers && !mutated(Mutant::kAllLayers)) continue;
     const int64_t from_page = (layer * rows.from_pages + move.from_page) * rows.heads + head;

@@ -122,28 +122,26 @@ ScaleAndMin scale_and_min(const std::byte* packed, int g) {
 // Each 32 bytes hold 64 elements, the first 32 in low nibbles.
 int nibble(const std::byte* q, int i) { return bits(q + i / 64 * 32 + i % 32, i % 64 / 32 * 4, 4); }
 
-void decode_q4_k(const std::byte* block, float* out) {
+// Groups of 32 elements. code(i): of element i.
+template <class Code>
+void decode_scaled_groups(const std::byte* block, float* out, Code code) {
   const float d = half(block), dmin = half(block + 2);
   for (int g = 0; g < 8; ++g) {
     const auto [scale, min] = scale_and_min(block + 4, g);
     const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(min);
-    for (int i = 32 * g; i < 32 * g + 32; ++i) {
-      out[i] = s * static_cast<float>(nibble(block + 16, i)) - m;
-    }
+    for (int i = 32 * g; i < 32 * g + 32; ++i) out[i] = s * static_cast<float>(code(i)) - m;
   }
+}
+
+void decode_q4_k(const std::byte* block, float* out) {
+  decode_scaled_groups(block, out, [=](int i) { return nibble(block + 16, i); });
 }
 
 // As Q4_K, with the fifth bits after the scales: bit i / 32 of byte i % 32.
 void decode_q5_k(const std::byte* block, float* out) {
-  const float d = half(block), dmin = half(block + 2);
-  for (int g = 0; g < 8; ++g) {
-    const auto [scale, min] = scale_and_min(block + 4, g);
-    const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(min);
-    for (int i = 32 * g; i < 32 * g + 32; ++i) {
-      const int code = nibble(block + 48, i) | bits(block + 16 + i % 32, g, 1) << 4;
-      out[i] = s * static_cast<float>(code) - m;
-    }
-  }
+  decode_scaled_groups(block, out, [=](int i) {
+    return nibble(block + 48, i) | bits(block + 16 + i % 32, i / 32, 1) << 4;
+  });
 }
 
 // Per 128 elements: 64 bytes of low four bits (l and l + 64, l < 64), then 32 bytes of upper two

@@ -29,8 +29,8 @@ struct Line {
   float error(Block x, const Codes& codes) const {
     float sum = 0;
     for (size_t i = 0; i < kBlock; ++i) {
-      const float apart = scale * codes[i] + minimum - x[i];
-      sum += apart * apart;
+      const float error = scale * codes[i] + minimum - x[i];
+      sum += error * error;
     }
     return sum;
   }

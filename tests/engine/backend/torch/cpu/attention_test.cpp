@@ -108,7 +108,7 @@ TEST(CpuAttention, MatchesTheDefinitionOverSeveralSplits) {
       expect_definition(
           AttentionCase(s, {{split - 3, 9}, {split, 4}, {2 * split + 1, 12}}, ++seed));
       expect_definition(AttentionCase(s, {{3 * split - 1, 1}}, ++seed));
-      // A tree whose rows are further apart than a split is long.
+      // A tree whose rows span more than one split.
       expect_definition(AttentionCase(s, {{10, split + 70}}, ++seed));
       AttentionShape chain = s;
       chain.tree = false;

@@ -66,13 +66,13 @@ std::string blocks() {
                    BlocksRig<BFloat16>(fours, 5).unpacked<float>()});
 }
 
-struct Planted {
+struct MutantCase {
   Mutant mutant;
   const char* name;
   const char* what;
 };
 
-const Planted kPlanted[] = {
+const MutantCase kMutants[] = {
 #define TANDEM_MUTANT(name, what) {Mutant::k##name, #name, what},
     TANDEM_MUTANT_LIST(TANDEM_MUTANT)
 #undef TANDEM_MUTANT
@@ -90,7 +90,7 @@ std::string check_of(Mutant mutant) {
   return mutant < Mutant::kBlocksHalves ? products() : blocks();
 }
 
-class Mutants : public testing::TestWithParam<Planted> {
+class Mutants : public testing::TestWithParam<MutantCase> {
  protected:
   void TearDown() override { emulator::awake = Mutant::kNone; }
 };
@@ -108,7 +108,7 @@ TEST_P(Mutants, AreDetected) {
   RecordProperty("found", found);
 }
 
-INSTANTIATE_TEST_SUITE_P(Planted, Mutants, testing::ValuesIn(kPlanted),
+INSTANTIATE_TEST_SUITE_P(Kernels, Mutants, testing::ValuesIn(kMutants),
                          [](const auto& info) { return info.param.name; });
 
 TEST(WithoutMutants, ChecksPass) {

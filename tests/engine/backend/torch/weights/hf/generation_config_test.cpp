@@ -29,7 +29,7 @@ std::string error(const std::string& text) {
   return std::string(parsed.status().message());
 }
 
-TEST(GenerationConfig, GreedyUnlessTold) {
+TEST(GenerationConfig, GreedyByDefault) {
   for (const char* text : {"{}", R"({"do_sample": false, "temperature": 0.6, "top_p": 0.9})",
                            R"({"temperature": 0.6, "top_k": 20, "min_p": 0.1})"}) {
     const SamplingParams d = sampling(text);
@@ -83,7 +83,7 @@ TEST(GenerationConfig, TokensAndLengths) {
   EXPECT_FALSE(good("{}").max_new_tokens.has_value());
 }
 
-TEST(GenerationConfig, SaysWhatIsNotApplied) {
+TEST(GenerationConfig, ReportsSettingsThatAreNotApplied) {
   EXPECT_THAT(good(R"({"length_penalty": 1.05, "num_beams": 1, "typical_p": 1.0,
                        "no_repeat_ngram_size": 0, "max_length": 20, "bad_words_ids": null,
                        "early_stopping": false, "use_cache": true, "suppress_tokens": [],

@@ -19,7 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_split.h"
-#include "engine/backend/torch/bench/runner.h"
+#include "bench/torch/runner.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/backend/torch/weights/hf/config.h"
 #include "engine/base/device_name.h"

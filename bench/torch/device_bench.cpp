@@ -30,7 +30,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/torch/bench/random_model.h"
+#include "bench/torch/random_model.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/model/linear.h"
 #include "engine/backend/torch/open_queue.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/backend/torch/bench/random_model.h"
+#include "bench/torch/random_model.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/device.h"
 #include "engine/backend/torch/shared.h"

@@ -1,0 +1,215 @@
+"""Tool calls and reasoning over HTTP, with OpenAI's Python client. Fake models write scripted answers."""
+
+import json
+
+import pytest
+
+openai = pytest.importorskip("openai")
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+NOW = {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}
+HERMES = '<tool_call>{"name": "get_weather", "arguments": {"city": "Zürich"}}</tool_call>'
+CITY = {"city": "Zürich"}
+
+# Name of the model: its answers by turn, and further settings.
+MODELS = {
+    "loop": ([f"Let me see.\n{HERMES}", "It is 18 degrees."], ""),
+    "two": ([f'{HERMES}\n<tool_call>{{"name": "now", "arguments": {{}}}}</tool_call>'], ""),
+    "malformed": (['Hm. <tool_call>{"name": "now", "arguments": {"a": oops}}</tool_call>'], ""),
+    "llama3": (['{"name": "get_weather", "parameters": {"city": "Zürich"}}'], "LLAMA3"),
+    "mistral": (['[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Zürich"}}]'], "MISTRAL"),
+    "phi4": (['<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Zürich"}}]'], "PHI4"),
+    "gemma": (['```tool_code\nget_weather(city="Zürich")\n```'], "GEMMA"),
+    "none": ([HERMES], "NONE"),
+    "thinks": (["<think>\nA city.\n</think>\n\n" + HERMES, "Done."], ""),
+}  # fmt: skip
+
+
+def config():
+    text = ""
+    for name, (answers, tool_format) in MODELS.items():
+        script = " ".join("answers: " + json.dumps(answer) for answer in answers)
+        text += f'models {{ name: "{name}" fake {{ {script} }} }}\n'
+        tools = f"tool_format: TOOL_FORMAT_{tool_format}" if tool_format else ""
+        reasoning = "reasoning_format: REASONING_FORMAT_THINK" if name == "thinks" else ""
+        text += f'deployments {{ name: "{name}" large: "{name}" {tools} {reasoning} }}\n'
+    return text
+
+
+@pytest.fixture(scope="module")
+def client(start_server):
+    server = start_server(config(), "--openai=127.0.0.1:0")
+    url = f"http://{server.ports['openai']}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client, model, messages=None, **fields):
+    messages = messages or [{"role": "user", "content": "How warm is it in Zürich?"}]
+    fields = {"tools": [WEATHER, NOW], "max_tokens": 400, **fields}
+    return client.chat.completions.create(model=model, messages=messages, **fields)
+
+
+def streamed(client, model, **fields):
+    """The message and finish reason of a stream, put together as its deltas say."""
+    message, reason, calls = {"content": "", "reasoning": ""}, None, {}
+    for chunk in ask(client, model, stream=True, **fields):
+        for choice in chunk.choices:
+            delta = choice.delta
+            message["content"] += delta.content or ""
+            message["reasoning"] += getattr(delta, "reasoning_content", None) or ""
+            reason = choice.finish_reason or reason
+            for part in delta.tool_calls or []:
+                call = calls.setdefault(part.index, {"id": "", "name": "", "arguments": ""})
+                call["id"] += part.id or ""
+                call["name"] += part.function.name or ""
+                call["arguments"] += part.function.arguments or ""
+    return message, calls, reason
+
+
+def calls_of(message):
+    return [
+        (call.function.name, json.loads(call.function.arguments))
+        for call in message.tool_calls or []
+    ]
+
+
+def test_a_loop_of_calls(client):
+    messages = [{"role": "user", "content": "How warm is it in Zürich?"}]
+    first = ask(client, "loop", messages).choices[0]
+    assert first.finish_reason == "tool_calls"
+    assert first.message.content == "Let me see."
+    (call,) = first.message.tool_calls
+    assert call.type == "function" and len(call.id) == 9
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == CITY
+    # As clients do: the message is returned unchanged.
+    messages += [
+        first.message.model_dump(),
+        {"role": "tool", "tool_call_id": call.id, "content": "18"},
+    ]
+    second = ask(client, "loop", messages).choices[0]
+    assert second.finish_reason == "stop"
+    assert second.message.content == "It is 18 degrees."
+    assert second.message.tool_calls is None
+
+
+def test_a_loop_of_streams(client):
+    message, calls, reason = streamed(client, "loop")
+    assert reason == "tool_calls" and message["content"] == "Let me see."
+    assert list(calls) == [0] and calls[0]["name"] == "get_weather" and len(calls[0]["id"]) == 9
+    assert json.loads(calls[0]["arguments"]) == CITY
+    messages = [
+        {"role": "user", "content": "?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": calls[0]["id"], "type": "function", "function": {"name": "get_weather", "arguments": calls[0]["arguments"]}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": calls[0]["id"], "content": "18"},
+    ]  # fmt: skip
+    message, calls, reason = streamed(client, "loop", messages=messages)
+    assert (message["content"], calls, reason) == ("It is 18 degrees.", {}, "stop")
+
+
+def test_the_clients_own_accumulation(client):
+    with client.chat.completions.stream(
+        model="two", messages=[{"role": "user", "content": "?"}], tools=[WEATHER, NOW]
+    ) as stream:
+        for _ in stream:
+            pass
+        message = stream.get_final_completion().choices[0].message
+    assert calls_of(message) == [("get_weather", CITY), ("now", {})]
+    assert len({call.id for call in message.tool_calls}) == 2
+
+
+@pytest.mark.parametrize("model", ["llama3", "mistral", "phi4", "gemma"])
+def test_every_format(client, model):
+    whole = ask(client, model).choices[0]
+    assert calls_of(whole.message) == [("get_weather", CITY)]
+    assert whole.message.content is None and whole.finish_reason == "tool_calls"
+    _, calls, reason = streamed(client, model)
+    assert json.loads(calls[0]["arguments"]) == CITY and reason == "tool_calls"
+
+
+def test_calls_are_text_without_tools(client):
+    for fields in ({"tools": openai.NOT_GIVEN}, {"tool_choice": "none"}):
+        choice = ask(client, "loop", **fields).choices[0]
+        assert choice.message.content == f"Let me see.\n{HERMES}"
+        assert choice.message.tool_calls is None and choice.finish_reason == "stop"
+    assert ask(client, "none").choices[0].message.content == HERMES
+    raw = ask(client, "loop", extra_body={"tandem": {"raw_text": True}}).choices[0]
+    assert raw.message.content == f"Let me see.\n{HERMES}"
+
+
+def test_parallel_calls(client):
+    assert len(ask(client, "two").choices[0].message.tool_calls) == 2
+    one = ask(client, "two", parallel_tool_calls=False).choices[0].message
+    assert calls_of(one) == [("get_weather", CITY)]
+
+
+def test_allowed_tools(client):
+    def choose(*names):
+        tools = [{"type": "function", "function": {"name": name}} for name in names]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+
+    # A JSON object is a call only of a tool that the model may call.
+    assert ask(client, "llama3", tool_choice=choose("get_weather")).choices[0].message.tool_calls
+    other = ask(client, "llama3", tool_choice=choose("now")).choices[0]
+    assert other.message.tool_calls is None and other.finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError) as error:
+        ask(client, "llama3", tool_choice=choose("other"))
+    assert error.value.param.startswith("tool_choice")
+
+
+def test_malformed_calls_are_content(client):
+    text = MODELS["malformed"][0][0]
+    whole = ask(client, "malformed").choices[0]
+    assert whole.message.content == text
+    assert whole.message.tool_calls is None and whole.finish_reason == "stop"
+    message, _, reason = streamed(client, "malformed")
+    assert message["content"] == text and reason == "stop"
+
+
+def test_a_limit_cuts_a_call(client):
+    whole = ask(client, "loop", max_tokens=75).choices[0]
+    assert whole.finish_reason == "length"
+    (call,) = whole.message.tool_calls
+    assert '{"city": "Zürich"}'.startswith(call.function.arguments)
+    _, calls, reason = streamed(client, "loop", max_tokens=75)
+    assert calls[0]["arguments"] == call.function.arguments and reason == "length"
+
+
+def test_reasoning(client):
+    whole = ask(client, "thinks")
+    message = whole.choices[0].message
+    assert message.reasoning_content == "A city." and message.content is None
+    assert calls_of(message) == [("get_weather", CITY)]
+    reasoning = "<think>\nA city.\n</think>"
+    assert whole.usage.completion_tokens_details.reasoning_tokens == len(reasoning)
+    message, calls, reason = streamed(client, "thinks")
+    assert message["reasoning"] == "A city." and reason == "tool_calls"
+    assert json.loads(calls[0]["arguments"]) == CITY
+    # Without tools too; and clients return it with the history.
+    plain = ask(client, "thinks", tools=openai.NOT_GIVEN).choices[0].message
+    assert plain.reasoning_content == "A city." and plain.content == HERMES
+    messages = [
+        {"role": "user", "content": "?"},
+        plain.model_dump(),
+        {"role": "user", "content": "?"},
+    ]
+    assert ask(client, "thinks", messages).choices[0].message.content == "Done."
+
+
+def test_choices_have_their_own_calls(client):
+    choices = ask(client, "loop", n=3).choices
+    assert [calls_of(choice.message) for choice in choices] == [[("get_weather", CITY)]] * 3
+    assert len({choice.message.tool_calls[0].id for choice in choices}) == 3
