@@ -17,6 +17,7 @@ ENGINE = [
     "engine/async",
     "engine/text",
     "engine/pass",
+    "engine/grammar",
     "engine/cache",
     "engine/sampling",
     "engine/decode",

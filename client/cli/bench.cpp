@@ -185,8 +185,8 @@ std::vector<std::pair<std::string, std::string>> facts_of(const BenchFlags& flag
     if (seconds.has_value()) out.emplace_back(name, absl::StrCat(*seconds, " s"));
   };
   limit("limit of the time to the first token", flags.limits.first_seconds);
-  limit("limit of the time between tokens", flags.limits.between_seconds);
-  limit("limit of the whole request", flags.limits.whole_seconds);
+  limit("limit of the inter-token latency", flags.limits.between_seconds);
+  limit("limit of the request latency", flags.limits.whole_seconds);
   return out;
 }
 

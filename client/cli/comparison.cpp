@@ -59,7 +59,8 @@ std::vector<std::string> pieces_of(const Answer& answer) {
 std::string comparison_table(const std::vector<Compared>& all) {
   const Compared* const baseline = baseline_of(all);
   std::vector<Row> rows = {{"method", "contract", "tokens", "large passes", "small passes",
-                            "tokens/pass", "first token", "then/s", "times", "ended by"}};
+                            "tokens/pass", "first token", "decode tok/s", "speed-up",
+                            "finish reason"}};
   for (const Compared& one : all) {
     rows.push_back(one.status.ok() ? row_of(one, *baseline)
                                    : Row{one.method, status_name(one.status.code())});
@@ -86,7 +87,7 @@ Json comparison_json(const std::vector<Compared>& all) {
   out["answers"] = Json::array();
   for (const Compared& one : all) {
     Json answer;
-    answer["asked"] = one.method;
+    answer["requested_method"] = one.method;
     if (one.status.ok()) {
       answer["same"] = same(one, *baseline);
       answer["speed_up"] = speed_up(one, *baseline);

@@ -25,8 +25,8 @@ std::vector<std::string> pieces_of(const Answer& answer);
 // first method that succeeded. A method that failed has its status in place of the figures.
 std::string comparison_table(const std::vector<Compared>& all);
 
-// {"prompt_tokens", "answers": [{"asked", "same", "speed_up", and the fields of `generate`}]}. A
-// method that failed has {"asked", "error": {"status", "message"}}.
+// {"prompt_tokens", "answers": [{"requested_method", "same", "speed_up", and the fields of
+// `generate`}]}. A method that failed has {"requested_method", "error": {"status", "message"}}.
 Json comparison_json(const std::vector<Compared>& all);
 
 }  // namespace tandem::cli

@@ -26,7 +26,8 @@ constexpr char kGenerateIntro[] =
     "  git diff | tandem generate --system 'Summarize this change.'\n"
     "  tandem generate --model code --prompt-file main.py --temperature 0.8 --seed 1\n"
     "  tandem generate 'def fib(n):' --method bild --set bild.rollback_threshold=0.69\n"
-    "  tandem generate --chat messages.json --format json\n\n"
+    "  tandem generate --chat messages.json --format json\n"
+    "  tandem generate 'A user as JSON:' --json-schema user.schema.json\n\n"
     "Without a prompt, standard input is the prompt. If the server has one model, --model is\n"
     "optional. Text goes to standard output, errors go to standard error.\n\n"
     "Exit status: 0 success, 1 the request failed, 2 wrong usage.\n";

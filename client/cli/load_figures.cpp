@@ -137,8 +137,8 @@ Json to_json(const Level& level) {
 std::string load_table(const std::vector<Level>& levels, const Limits& limits) {
   std::string out =
       absl::StrFormat("%-16s %6s %6s %8s %9s  %-23s %-23s %-23s%s\n", "load", "done", "failed",
-                      "req/s", "tokens/s", "first token ms 50/95/99", "between ms 50/95/99",
-                      "whole ms 50/95/99", limits.any() ? " goodput" : "");
+                      "req/s", "tokens/s", "first token ms 50/95/99", "inter-token ms 50/95/99",
+                      "request ms 50/95/99", limits.any() ? " goodput" : "");
   const auto three = [](const Spread& s) {
     return s.count == 0
                ? std::string("-")

@@ -92,20 +92,21 @@ std::vector<Chart> charts_of(const std::vector<Level>& levels, const Limits& lim
       out.back().lines.push_back(
           over_load("within the limits", levels, [](const Level& l) { return l.goodput; }));
     }
-    out.push_back(latency_over_load("First token", levels, &Level::first));
-    out.push_back(latency_over_load("Between tokens", levels, &Level::between));
+    out.push_back(latency_over_load("Time to first token", levels, &Level::first));
+    out.push_back(latency_over_load("Inter-token latency", levels, &Level::between));
   }
-  out.push_back(curve_of("First token, all requests", levels, &Level::first));
-  out.push_back(curve_of("Between tokens, all tokens", levels, &Level::between));
-  out.push_back(curve_of("Whole requests", levels, &Level::whole));
+  out.push_back(curve_of("Time to first token, distribution", levels, &Level::first));
+  out.push_back(curve_of("Inter-token latency, distribution", levels, &Level::between));
+  out.push_back(curve_of("Request latency, distribution", levels, &Level::whole));
   return out;
 }
 
 std::string table_of(const std::vector<Level>& levels, const Limits& limits) {
   std::string out =
       "<table><tr><th>load</th><th>done</th><th>failed</th><th>requests/s</th><th>tokens/s</th>"
-      "<th>first p50 ms</th><th>p95</th><th>p99</th><th>between p50 ms</th><th>p95</th><th>p99</th>"
-      "<th>whole p50 ms</th><th>p99</th>";
+      "<th>first token p50 ms</th><th>p95</th><th>p99</th>"
+      "<th>inter-token p50 ms</th><th>p95</th><th>p99</th>"
+      "<th>request p50 ms</th><th>p99</th>";
   absl::StrAppend(&out, limits.any() ? "<th>goodput/s</th><th>within</th>" : "", "</tr>\n");
   for (const Level& level : levels) {
     absl::StrAppendFormat(&out, "<tr><td>%s</td><td>%d</td><td>%d</td><td>%.2f</td><td>%.1f</td>",
@@ -215,7 +216,7 @@ std::string report_page(const std::vector<std::pair<std::string, std::string>>& 
   }
   absl::StrAppend(
       &out, "</table>\n<h2>Figures</h2>\n", table_of(levels, limits),
-      "<p>Latencies count from when a request was due. Between tokens: the time between "
+      "<p>Latencies count from the scheduled arrival. Inter-token latency: the time between "
       "two messages, divided among the tokens of the second.</p>\n"
       "<h2>Curves</h2>\n<div class=\"charts\">\n");
   for (const Chart& chart : charts_of(levels, limits)) {

@@ -19,14 +19,15 @@ struct Look {
   const char* name;
   const char* colour;  // empty: none
 };
-constexpr std::array<Look, 9> kLooks = {{
-    {Origin::kSmall, "small, kept", "\x1b[32m"},
-    {Origin::kUnchecked, "small, unchecked", "\x1b[33m"},
-    {Origin::kNgram, "n-gram, kept", "\x1b[36m"},
-    {Origin::kMask1, "mask 1, kept", "\x1b[32m"},
-    {Origin::kMask2, "mask 2, kept", "\x1b[36m"},
-    {Origin::kMask3, "later masks, kept", "\x1b[94m"},
-    {Origin::kOther, "draft, kept", "\x1b[34m"},
+constexpr std::array<Look, 10> kLooks = {{
+    {Origin::kSmall, "small, accepted", "\x1b[32m"},
+    {Origin::kUnchecked, "small, not verified", "\x1b[33m"},
+    {Origin::kNgram, "n-gram, accepted", "\x1b[36m"},
+    {Origin::kMask1, "mask 1, accepted", "\x1b[32m"},
+    {Origin::kMask2, "mask 2, accepted", "\x1b[36m"},
+    {Origin::kMask3, "later masks, accepted", "\x1b[94m"},
+    {Origin::kOther, "draft, accepted", "\x1b[34m"},
+    {Origin::kGrammar, "grammar, accepted", "\x1b[90m"},
     {Origin::kCorrected, "corrected", "\x1b[35m"},
     {Origin::kLarge, "large", ""},
 }};
@@ -60,6 +61,8 @@ Origin origin_of(const v1::Token& token) {
                                            : Origin::kMask3;
     case v1::SOURCE_EARLY_HEAD:
       return Origin::kOther;
+    case v1::SOURCE_GRAMMAR:
+      return Origin::kGrammar;
     default:
       return Origin::kLarge;
   }
@@ -102,7 +105,7 @@ std::string Painter::paint(const v1::Chunk& chunk) {
 std::string legend(v1::Method method, const std::vector<v1::Token>& tokens, bool colours) {
   std::string out;
   if (method == v1::METHOD_LLM_TO_SLM && !tokens.empty()) {
-    out = painted("prompt, read by large", colours ? kDim : "");
+    out = painted("prompt, encoded by large", colours ? kDim : "");
   }
   for (const Look& look : kLooks) {
     const auto n = std::count_if(tokens.begin(), tokens.end(),
@@ -122,7 +125,7 @@ std::string method_figures(v1::Method method, const v1::MethodStats& stats) {
   };
   if (method == v1::METHOD_LLM_TO_SLM) {
     const bool unchecked = stats.accept_lengths_size() == 0;
-    add(unchecked ? "the large model read, the small one wrote"
+    add(unchecked ? "answer of the small model, conditioned on the large one"
                   : "drafts of a small model conditioned on the large one");
   }
   if (stats.has_fallbacks()) add(count(stats.fallbacks(), "fallback"));
@@ -131,10 +134,10 @@ std::string method_figures(v1::Method method, const v1::MethodStats& stats) {
                      count(stats.rolled_back_tokens(), "token")));
   }
   if (stats.has_match_rate()) {
-    add(absl::StrFormat("%.0f %% of %s matched, %d layers in a row (Theorem 4.1: %d)",
+    add(absl::StrFormat("%.0f %% of %s matched, %d sequential layers (Theorem 4.1: %d)",
                         100 * stats.match_rate(), count(stats.rounds(), "token"),
                         stats.main_layers(), stats.predicted_main_layers()));
-    add(absl::StrFormat("%.2f s up to the early layer, %.2f above it, %.2f behind workers",
+    add(absl::StrFormat("%.2f s up to the early layer, %.2f above it, %.2f waiting for workers",
                         stats.lower_seconds(), stats.upper_seconds(), stats.barrier_seconds()));
   }
   int64_t drafts = 0, kept = 0;
@@ -144,7 +147,7 @@ std::string method_figures(v1::Method method, const v1::MethodStats& stats) {
   }
   if (drafts > 0) {
     const auto each = static_cast<double>(drafts);
-    add(absl::StrFormat("%.2f of %.2f draft tokens kept", static_cast<double>(kept) / each,
+    add(absl::StrFormat("%.2f of %.2f draft tokens accepted", static_cast<double>(kept) / each,
                         stats.draft_tokens() / each));
   }
   return out;

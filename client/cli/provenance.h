@@ -20,6 +20,7 @@ enum class Origin : uint8_t {
   kMask2,      // by the second mask
   kMask3,      // by a later mask
   kOther,      // by an early head, accepted
+  kGrammar,    // the only text that the constraint allows
   kCorrected,  // by the large model, in place of a rejected proposal
 };
 Origin origin_of(const v1::Token& token);
@@ -41,12 +42,12 @@ class Painter {
   Origin last_ = Origin::kLarge;
 };
 
-// "small, kept 71 %  large 24 %  corrected 5 %", in color if `colours`; omits origins without
-// tokens. For LLM-to-SLM it begins with "prompt, read by large", dimmed like an echoed prompt.
+// "small, accepted 71 %  large 24 %  corrected 5 %", in color if `colours`; omits origins without
+// tokens. For LLM-to-SLM it begins with "prompt, encoded by large", dimmed like an echoed prompt.
 std::string legend(v1::Method method, const std::vector<v1::Token>& tokens, bool colours);
 
-// "12 fallbacks, 3 rollbacks of 5 tokens, 2.50 of 4.00 draft tokens kept"; empty for a method with
-// one model and no drafts.
+// "12 fallbacks, 3 rollbacks of 5 tokens, 2.50 of 4.00 draft tokens accepted"; empty for a method
+// with one model and no drafts.
 std::string method_figures(v1::Method method, const v1::MethodStats& stats);
 
 }  // namespace tandem::cli

@@ -53,6 +53,8 @@ const std::map<std::string, Described>& descriptions() {
         {"include_eos_token", {"", "include the end-of-text token in the tokens"}},
         {"return_tokens", {"", "return token ids and provenance (always with --format json)"}},
         {"return_token_texts", {"", "return the text and bytes of each token"}},
+        {"whitespace_pattern",
+         {"REGEX", "what may separate the tokens of constrained JSON (default: whitespace)"}},
         {"priority", {"N", "scheduling priority, [-100, 100]; larger runs earlier (default 0)"}},
     };
     for (const SamplingParameter& p : kSamplingParameters) {
@@ -84,6 +86,8 @@ constexpr std::pair<const char*, const char*> kOtherNames[] = {
     {"system-prompt", "system"},
     {"num-return-sequences", "n"},
     {"best-of", "n"},
+    {"json-schema-file", "json-schema"},
+    {"grammar-file", "grammar"},
     {"host", "server"},
     {"url", "server"},
     {"base-url", "server"},
@@ -162,6 +166,10 @@ void RequestFlags::add_to(Flags* flags, bool prompts) {
   flags->text("method", "NAME", absl::StrJoin(method_names(), ", "), &method);
   if (prompts) add_prompts(flags);
   flags->text("system", "TEXT", "system message; the prompt becomes a user message", &system);
+  flags->text("json-schema", "FILE", "the answer is JSON of this schema; -: standard input",
+              &json_schema);
+  flags->text("regex", "REGEX", "the answer matches this regular expression", &regex);
+  flags->text("grammar", "FILE", "the answer matches this grammar (Lark or GBNF)", &grammar);
   flags->texts("set", "FIELD=VALUE",
                "set any field of GenerateRequest by its proto path; repeatable", &sets);
 
@@ -221,6 +229,20 @@ absl::Status RequestFlags::take_arguments(const std::vector<std::string>& argume
   return absl::OkStatus();
 }
 
+absl::Status RequestFlags::put_constraint(v1::GenerateRequest* request) const {
+  if (json_schema.has_value() + regex.has_value() + grammar.has_value() > 1) {
+    return out_of_range("constraint", "several", "one of --json-schema, --regex, --grammar");
+  }
+  if (json_schema.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(*request->mutable_json_schema(), read_input(*json_schema));
+  }
+  if (regex.has_value()) request->set_regex(*regex);
+  if (grammar.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(*request->mutable_grammar(), read_input(*grammar));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status choose_method(const std::string& name, v1::GenerateRequest* request) {
   const auto* const oneof = v1::GenerateRequest::descriptor()->FindOneofByName("method");
   const auto* const field = v1::GenerateRequest::descriptor()->FindFieldByName(name);
@@ -238,6 +260,7 @@ absl::StatusOr<v1::GenerateRequest> RequestFlags::request_without_prompt() const
     TANDEM_RETURN_IF_ERROR(set_field(&request, name, value));
   }
   if (method.has_value()) TANDEM_RETURN_IF_ERROR(choose_method(*method, &request));
+  TANDEM_RETURN_IF_ERROR(put_constraint(&request));
   for (const std::string& assignment : sets) {
     TANDEM_RETURN_IF_ERROR(annotate(set_field(&request, assignment), "--set"));
   }

@@ -18,8 +18,10 @@ struct RequestFlags {
   std::optional<std::string> method;  // a field of the oneof `method`
   std::vector<std::string> sets;      // "FIELD=VALUE"
   std::optional<std::string> prompt, prompt_file, token_ids, chat;
-  std::optional<std::string> system;  // a system message; makes the prompt a chat
-  bool reads_input = false;           // without a prompt, standard input is the prompt
+  std::optional<std::string> json_schema, grammar;  // files with a constraint
+  std::optional<std::string> regex;                 // a constraint
+  std::optional<std::string> system;                // a system message; makes the prompt a chat
+  bool reads_input = false;  // without a prompt, standard input is the prompt
   std::vector<std::pair<std::string, std::string>> fields;  // proto path, value
 
   // `prompts`: also add the flags of the prompt other than --system.
@@ -36,6 +38,7 @@ struct RequestFlags {
 
  private:
   void add_prompts(Flags* flags);
+  absl::Status put_constraint(v1::GenerateRequest* request) const;
 };
 
 // The error lists all methods.

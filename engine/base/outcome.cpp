@@ -11,6 +11,7 @@ constexpr auto kSourceNames = enum_names<Source>({
     {Source::kMask, "mask"},
     {Source::kEarlyHead, "early_head"},
     {Source::kNgram, "ngram"},
+    {Source::kGrammar, "grammar"},
 });
 
 constexpr auto kFinishReasonNames = enum_names<FinishReason>({

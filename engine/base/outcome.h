@@ -9,8 +9,8 @@
 namespace tandem {
 
 // Models and heads that propose and confirm tokens.
-enum class Source : uint8_t { kLarge, kSmall, kMask, kEarlyHead, kNgram };
-const char* source_name(Source s);  // "large", "small", "mask", "early_head", "ngram"
+enum class Source : uint8_t { kLarge, kSmall, kMask, kEarlyHead, kNgram, kGrammar };
+const char* source_name(Source s);  // "large", "small", "mask", "early_head", "ngram", "grammar"
 
 struct Provenance {
   Source proposed = Source::kLarge;

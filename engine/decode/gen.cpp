@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/enum_names.h"
+#include "engine/pass/constraint.h"
 
 namespace tandem {
 namespace {
@@ -13,6 +14,10 @@ constexpr auto kRoleNames = enum_names<Role>({
     {Role::kEncoder, "encoder"},
     {Role::kWorker, "worker"},
 });
+
+std::span<const Token> answer_of(const std::vector<Token>& seq, const Processors& processors) {
+  return std::span(seq).subspan(static_cast<size_t>(processors.prompt_tokens));
+}
 
 }  // namespace
 
@@ -47,6 +52,25 @@ Read Gen::draw(RowList rows) const {
   read.raw_logprob = s_->raw_logprobs();
   read.top = s_->top_logprobs();
   return read;
+}
+
+std::vector<Token> Gen::forced(int most) const {
+  const Processors* const processors = warp().processors.get();
+  if (processors == nullptr || !processors->constraint || most <= 0) return {};
+  const auto legal = processors->constraint->known(answer_of(seq(), *processors));
+  std::vector<Token> tokens;
+  if (legal == nullptr) return tokens;
+  for (const Token t : legal->forced) {
+    if (static_cast<int>(tokens.size()) == most || ends(tokens)) break;
+    tokens.push_back(t);
+  }
+  return tokens;
+}
+
+size_t Gen::legal_drafts(std::span<const Token> drafts) const {
+  const Processors* const processors = warp().processors.get();
+  if (processors == nullptr || !processors->constraint) return drafts.size();
+  return processors->constraint->legal_drafts(answer_of(seq(), *processors), drafts);
 }
 
 Emitted Gen::emitted(const Out& out, Provenance provenance) const {

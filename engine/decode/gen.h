@@ -20,6 +20,7 @@
 #pragma once
 
 #include <coroutine>
+#include <cstddef>
 #include <limits>
 #include <span>
 #include <utility>
@@ -185,6 +186,11 @@ class Gen {
   // A read that draws a token at each of `rows` with the request's warp and requested
   // log-probabilities.
   Read draw(RowList rows) const;
+  // At most `most` tokens that the request's constraint forces behind seq(), up to one that would
+  // end the request. Drafts that need no model.
+  std::vector<Token> forced(int most) const;
+  // The number of leading `drafts` behind seq() that the constraint allows, as far as is known.
+  size_t legal_drafts(std::span<const Token> drafts) const;
   // The token of `out`, with its requested log-probabilities.
   Emitted emitted(const Out& out, Provenance provenance = {}) const;
 

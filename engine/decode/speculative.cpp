@@ -159,6 +159,11 @@ class DraftPolicy {
   bool drafts_at_once() const { return !stopping_ || stopping_->may_draft(); }
 
   void begin_round() {
+    forced_ = g_.forced(std::min(kMostForced, g_.remaining() - 1));
+    if (!forced_.empty()) {
+      gamma_ = static_cast<int>(forced_.size());
+      return;
+    }
     by_draft_ = stopping_ && stopping_->single_request();
     if (by_draft_) stopping_->begin_round();
     // The large model adds a token of its own, so the last token needs no draft.
@@ -170,11 +175,12 @@ class DraftPolicy {
   }
   Needs needs() const {
     Needs needs{{large_, g_.missing(large_) + gamma_}};
-    const bool small = gamma_ > 0 && (!by_draft_ || stopping_->may_draft());
+    const bool small = gamma_ > 0 && forced_.empty() && (!by_draft_ || stopping_->may_draft());
     if (small) needs.push_back(drafter_.need(g_, gamma_));
     return needs;
   }
   Task<Drafts> draft() {
+    if (!forced_.empty()) return at_once(forced_drafts(forced_));
     if (by_draft_) return paying_drafts(g_, drafter_, &*stopping_, &ngrams_, gamma_);
     if (drafter_.min_probability > 0 || drafter_.masks > 0) {
       return confident_drafts(g_, drafter_, gamma_);
@@ -183,11 +189,13 @@ class DraftPolicy {
   }
   // Call it before verification and after.
   void drafted(const Drafts& drafts) {
+    if (!forced_.empty()) return;
     drafted_ = drafts.size();
     verified_rows_ = g_.missing(large_) + drafted_;
     verification_ = g_.stats().share_seconds;
   }
   void end_round(int accepted) {
+    if (!forced_.empty()) return;  // says nothing about the small model
     const double now = g_.stats().share_seconds;
     if (by_draft_) {
       stopping_->end_round(accepted, verified_rows_, now - verification_);
@@ -214,6 +222,7 @@ class DraftPolicy {
   NgramIndex ngrams_;
 
   // This round.
+  std::vector<Token> forced_;  // by a constraint: the drafts, without the small model
   bool by_draft_ = false;
   int gamma_ = 0;
   Drafter drafter_;

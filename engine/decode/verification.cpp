@@ -14,6 +14,15 @@ void Drafts::add(In token, TicketId dist) {
   }
 }
 
+Drafts forced_drafts(const std::vector<Token>& tokens) {
+  Drafts drafts;
+  for (const Token t : tokens) {
+    drafts.add(token_in(t), 0);
+    drafts.by.push_back({Source::kGrammar});
+  }
+  return drafts;
+}
+
 Task<Verified> verify_drafts(Gen g, Drafts drafts, Source drafter) {
   const Stage T = g.stage(Role::kLarge);
   // The device decides (sampling/accept.h). Match: x_i is accepted if p_i draws x_i. The draw

@@ -20,6 +20,10 @@ struct Drafts {
   void add(In token, TicketId dist);  // dist: 0 if no distribution is kept
 };
 
+inline constexpr int kMostForced = 16;  // drafts of a round by a constraint
+// Drafts that a constraint forces (Gen::forced()).
+Drafts forced_drafts(const std::vector<Token>& tokens);
+
 struct Verified {
   int accepted = 0;    // drafts
   bool ended = false;  // the request

@@ -20,6 +20,7 @@
 
 namespace tandem {
 
+class Grammars;          // engine/grammar/grammars.h
 struct AcceptanceStats;  // engine/decode/pacing/acceptance_stats.h
 
 // How a small model that cannot draft for the large one uses it: the large model's hidden states of
@@ -49,6 +50,7 @@ struct Deployment {
   std::shared_ptr<AcceptanceStats> acceptance_stats;  // shared by the deployment's requests
   AnswerFormat large_answers;                         // of answers that the large model writes
   AnswerFormat small_answers;                         // the small one
+  Grammars* grammars = nullptr;                       // of all deployments; null: no constraints
   bool share_tokens = true;  // large and small model mean the same token by each id
   // Set if large and small model have different tokens, or only one has an encoder. Then only this
   // method and autoregressive decoding are offered.

@@ -54,6 +54,7 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   options.limits = config.limits;
   options.log_frees = true;  // fake devices check them
   loop = std::make_unique<Loop>(options, &clock, devices->backends(), loop_models, &metrics);
+  for (Deployment& d : deployments) d.grammars = &grammars;
   for (Deployment& d : deployments) d.lost = [this](DeviceId device) { return lost(device); };
   loop_thread = std::thread([this] { loop->run(); });
   for (const LoadedModel* m : by_id) {

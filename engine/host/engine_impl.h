@@ -15,6 +15,7 @@
 #include "engine/base/memory_account.h"
 #include "engine/base/mutex.h"
 #include "engine/base/status.h"
+#include "engine/grammar/grammars.h"
 #include "engine/host/deployment.h"
 #include "engine/host/engine.h"
 #include "engine/host/models/models.h"
@@ -80,6 +81,7 @@ struct Engine::Impl {
   const std::shared_ptr<MemoryAccount> memory;  // null: memory is not counted
   SteadyClock clock;
   Metrics metrics;
+  Grammars grammars;  // outlives the devices, which ask its constraints
   std::unique_ptr<Devices> devices;
   std::vector<Deployment> deployments;
   std::unique_ptr<Loop> loop;

@@ -12,6 +12,7 @@
 #include "engine/host/requests/listeners.h"
 #include "engine/host/requests/request_size.h"
 #include "engine/host/requests/resolve.h"
+#include "engine/host/requests/resolve_constraint.h"
 #include "engine/host/requests/stream.h"
 #include "engine/sched/admission_queue.h"
 
@@ -260,6 +261,11 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
     choices[i].id = i == 0 ? started.id : next_id.fetch_add(1);
     choices[i].warp.choice = static_cast<uint32_t>(i);
     choices[i].listener = std::move(streams[i]);
+    if (i > 0 && resolved->constraint) {
+      absl::StatusOr<std::shared_ptr<GrammarConstraint>> own = resolved->constraint->fork();
+      if (!own.ok()) return fail(own.status());
+      constrain(*std::move(own), &choices[i]);
+    }
   }
   const absl::Status handed_over =
       ingress.hand_over(started.id, [&] { loop->submit(std::move(choices)); });

@@ -26,6 +26,8 @@
 
 namespace tandem {
 
+class TokenConstraint;  // constraint.h
+
 using TicketId = uint64_t;  // a submitted pass; unique within the engine, 0: none
 
 // A value that an earlier pass leaves on its backend, as an input of a later pass. The later pass
@@ -86,9 +88,13 @@ struct Processors {
   int min_new_tokens = 0;
   std::vector<Token> ends;
   int prompt_tokens = 0;  // rows [0, prompt_tokens) are the prompt
+  // Bans tokens that may not follow the answer; null: none. Rows behind masks and behind illegal
+  // drafts are not constrained.
+  std::shared_ptr<TokenConstraint> constraint;
 
   // True: they depend on the tokens before a row, in Work::history.
-  bool counts_tokens() const {
+  bool counts_tokens() const { return has_penalties() || constraint != nullptr; }
+  bool has_penalties() const {
     return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
   }
   friend bool operator==(const Processors&, const Processors&) = default;

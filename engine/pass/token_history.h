@@ -9,7 +9,9 @@
 // and copies it only while none is under way; it may call known() at any time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -37,6 +39,10 @@ class TokenCounts {
 
   int rows() const { return static_cast<int>(path_.size()); }
   int prompt_tokens() const { return prompt_tokens_; }
+  // The tokens behind the prompt; negative: rows without a token.
+  std::span<const Token> output() const {
+    return std::span(path_).subspan(std::min(path_.size(), static_cast<size_t>(prompt_tokens_)));
+  }
   std::span<const Count> counts() const { return counts_; }  // distinct tokens, by first occurrence
   int64_t updates() const { return updates_; }               // calls of push() and pop(), for tests
 

@@ -1,8 +1,13 @@
 #include "engine/sampling/processors.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
+
+#include "engine/pass/constraint.h"
 
 namespace tandem::sampling {
 
@@ -31,7 +36,7 @@ void apply_processors(const Processors& p, const TokenCounts& seen, int position
   for (const auto& [token, bias] : p.bias) {
     if (has(token)) logits[static_cast<size_t>(token)] += bias;
   }
-  if (p.counts_tokens()) {
+  if (p.has_penalties()) {
     for (const TokenCounts::Count& count : seen.counts()) {
       if (!has(count.token)) continue;
       float& x = logits[static_cast<size_t>(count.token)];
@@ -47,6 +52,35 @@ void apply_processors(const Processors& p, const TokenCounts& seen, int position
       if (has(t)) logits[static_cast<size_t>(t)] -= std::numeric_limits<float>::infinity();
     }
   }
+}
+
+bool apply_constraint(TokenConstraint& constraint, const TokenCounts& seen,
+                      std::span<float> logits) {
+  const std::span<const Token> answer = seen.output();
+  if (std::ranges::any_of(answer, [](Token t) { return t < 0; })) return true;  // behind a mask
+  const std::shared_ptr<const LegalTokens> legal = constraint.after(answer);
+  if (legal == nullptr) return true;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr size_t kBits = 32;
+  bool left = false;
+  bool valid = true;
+  for (size_t begin = 0; begin < logits.size(); begin += kBits) {
+    const size_t word = begin / kBits;
+    const uint32_t bits = word < legal->bits.size() ? legal->bits[word] : 0;
+    const size_t end = std::min(begin + kBits, logits.size());
+    for (size_t i = begin; i < end; ++i) {
+      const bool banned = (bits >> (i - begin) & 1) == 0;
+      const float x = logits[i] - (banned ? kInfinity : 0.0F);  // NaN and +Inf stay detectable
+      logits[i] = x;
+      left |= x > -kInfinity;
+      valid &= x < kInfinity;
+    }
+  }
+  if (left || !valid) return true;
+  const auto known = std::ranges::find_if(
+      constraint.ends(), [&](Token t) { return t >= 0 && static_cast<size_t>(t) < logits.size(); });
+  logits[known == constraint.ends().end() ? 0 : static_cast<size_t>(*known)] = 0;
+  return false;
 }
 
 }  // namespace tandem::sampling

@@ -11,6 +11,7 @@
 //   3. frequency_penalty   subtracted per occurrence in the output; and
 //      presence_penalty    subtracted once per token of the output. OpenAI's definition
 //   4. min_new_tokens      bans `ends` below this length. MinNewTokensLengthLogitsProcessor
+//   5. constraint          bans tokens that may not follow the answer; see apply_constraint()
 //
 // Then come the warpers (warp.h). Bans add -Inf, so NaN and +Inf of the model stay detectable.
 //
@@ -32,9 +33,17 @@ namespace tandem::sampling {
 Processors processors_of(const SamplingParams& params);
 
 // Changes the logits of the row that ends the path in `seen`.
-// seen: read only if processors.counts_tokens(). position: of the row. logits: [vocab]; tokens
+// seen: read only if processors.has_penalties(). position: of the row. logits: [vocab]; tokens
 // beyond the vocabulary are ignored.
 void apply_processors(const Processors& processors, const TokenCounts& seen, int position,
+                      std::span<float> logits);
+
+// Bans tokens that may not follow the row's path. Returns false if no token is left. Then the row
+// is a dead end, and only the first end token (else token 0) has a logit: drawn as a final token,
+// it ends the request, which fails (SequenceEnd::status).
+//
+// Call it after apply_processors(). seen: as there. logits: [vocab]
+bool apply_constraint(TokenConstraint& constraint, const TokenCounts& seen,
                       std::span<float> logits);
 
 }  // namespace tandem::sampling

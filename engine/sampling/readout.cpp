@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/mutation.h"
 #include "engine/base/status.h"
+#include "engine/pass/constraint.h"
 #include "engine/pass/rows.h"
 #include "engine/sampling/accept.h"
 #include "engine/sampling/lanes.h"
@@ -96,6 +97,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   }
   const bool wants_raw = read.logprob && read.raw_logprob;
   std::span<const float> raw = logits;
+  bool dead_end = false;
   if (const Processors* processors = warp.processors.get()) {
     if (wants_raw) {
       raw_.assign(logits.begin(), logits.end());
@@ -105,6 +107,11 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
       TANDEM_RETURN_IF_ERROR(count(*processors, output, position));
     }
     sampling::apply_processors(*processors, history().counts(), position, logits);
+    if (processors->constraint) {
+      const bool left =
+          sampling::apply_constraint(*processors->constraint, history().counts(), logits);
+      dead_end = !left && !read.draw && !read.judges();  // no candidate of a beam
+    }
   }
   const sampling::Scan scan = sampling::scan(logits);
   if (!scan.valid) {
@@ -148,7 +155,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
                   : warped_.logprob(t, logit);
   };
 
-  if (read.top > 0) {
+  if (read.top > 0 && !dead_end) {
     sampling::top_n(logits, read.top, scratch_, best_);
     for (const Token t : best_) {
       readout_.ranked.push_back({t, read.logprob ? logprob(t) : kUnset});
@@ -170,6 +177,7 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
     TANDEM_RETURN_IF_ERROR(verify(read, output, position, next_input, out));
   } else if (read.draw) {
     out.token = draw(read, purpose_of(read, *work_->pass), position, out.argmax);
+    prepare_next(read, out.token);
   }
   const Token shown = out.token >= 0 ? out.token : scored;
   if (read.logprob && shown >= 0) out.logprob = logprob(shown);
@@ -365,7 +373,22 @@ absl::Status RowReader::verify(const Read& read, const Work::Output& output, int
                               key_of(read, Purpose::kResidual, position));
   }
   conclude(bonus, verdict.accepted, verdict.token, drafted, out);
+  if (bonus || !verdict.accepted) prepare_next(read, verdict.token);
   return absl::OkStatus();
+}
+
+void RowReader::prepare_next(const Read& read, Token token) {
+  const Processors* const processors = read.warp.processors.get();
+  if (processors == nullptr || !processors->constraint) return;
+  if (!read.judges() && read.rows.size() > 1) return;  // a tree: most rows are not followed
+  TokenConstraint& constraint = *processors->constraint;
+  if (std::ranges::find(constraint.ends(), token) != constraint.ends().end()) return;
+  const std::span<const Token> answer = history().counts().output();
+  std::vector<Token> next;
+  next.reserve(answer.size() + 1);
+  next.assign(answer.begin(), answer.end());
+  next.push_back(token);
+  constraint.prepare(std::move(next));
 }
 
 void RowReader::conclude(bool bonus, bool accepted, Token token, Token drafted, Out& out) {

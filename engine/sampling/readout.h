@@ -92,6 +92,8 @@ class RowReader {
 
  private:
   absl::Status count(const Processors& processors, const Work::Output& output, int position);
+  // After a final draw: has the constraint prepare what may follow `token`.
+  void prepare_next(const Read& read, Token token);
   absl::Status begin_counts(int prompt_tokens);
   TokenHistory& history() { return work_->token_history ? *work_->token_history : own_history_; }
   Token draw(const Read& read, sampling::Purpose purpose, int position, Token argmax) const;

@@ -339,6 +339,7 @@ void Loop::end_all_on(DeviceId device, const absl::Status& status) {
 
 void Loop::end(SequenceRun* run, absl::Status status) {
   if (run->state() == SequenceRun::kEnding) return;
+  if (status.ok()) status = run->constraint_status();
   const SequenceEnd end = run->make_end(status);
   if (run->leads() && status.ok()) start_followers(run);
   const RequestId id = run->request();

@@ -1,11 +1,15 @@
 #include "engine/sched/sequence_run.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/mutation.h"
 #include "engine/base/prefetch.h"
+#include "engine/pass/constraint.h"
 
 namespace tandem {
 
@@ -81,6 +85,31 @@ bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
                              [this](const CastRole& r) { return uses(r.model); });
 }
 
+absl::Status SequenceRun::constraint_status() const {
+  const Processors* const processors = spec().warp.processors.get();
+  if (processors == nullptr || !processors->constraint || !ended()) return absl::OkStatus();
+  if (parts_.output.reason() != FinishReason::kEos) return absl::OkStatus();
+  const auto answer = std::span(parts_.output.tokens()).subspan(spec().prompt.size());
+  TokenConstraint& constraint = *processors->constraint;
+  const auto tokens = static_cast<int>(answer.size());
+  const bool banned = tokens < processors->min_new_tokens ||
+                      std::ranges::all_of(
+                          constraint.ends(),
+                          [&](Token end) {
+                            return std::ranges::any_of(processors->bias, [end](const auto& bias) {
+                              return bias.first == end && std::isinf(bias.second);
+                            });
+                          });
+  // The row that drew the end token has asked the same, so the answer is retained.
+  const std::shared_ptr<const LegalTokens> legal = constraint.after(answer);
+  if (!banned && legal != nullptr && legal->may_end) return absl::OkStatus();
+  if (legal != nullptr && !legal->status.ok()) return legal->status;
+  return absl::FailedPreconditionError(
+      absl::StrCat("constraint: no token may follow after ", tokens,
+                   " tokens; it allows none that the vocabulary, bad_token_ids, logit_bias and "
+                   "min_new_tokens leave"));
+}
+
 SequenceEnd SequenceRun::make_end(absl::Status status) const {
   SequenceEnd end;
   end.status = std::move(status);
@@ -89,6 +118,12 @@ SequenceEnd SequenceRun::make_end(absl::Status status) const {
   end.prompt_tokens = spec().prompt_tokens();
   end.completion_tokens = parts_.output.emitted();
   end.stats = parts_.accounts.at_end(loop_->now());
+  const Processors* const processors = spec().warp.processors.get();
+  if (processors != nullptr && processors->constraint && end.status.ok()) {
+    end.constraint = processors->constraint;
+    const std::vector<Token>& tokens = parts_.output.tokens();
+    end.answer.assign(tokens.begin() + std::ssize(spec().prompt), tokens.end());
+  }
   return end;
 }
 

@@ -100,6 +100,9 @@ class SequenceRun final {
   // The end, by its method or its client.
   bool ended() const { return parts_.output.ended(); }
   void end_with(FinishReason reason) { parts_.output.end_with(reason); }
+  // FAILED_PRECONDITION or RESOURCE_EXHAUSTED if it has ended because its constraint left no token
+  // (sampling::apply_constraint()).
+  absl::Status constraint_status() const;
   SequenceEnd make_end(absl::Status status) const;
 
  private:

@@ -61,6 +61,9 @@ struct SequenceEnd {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   MethodStats stats;
+  // Of a constrained sequence without error, to tell whether its answer is complete.
+  std::shared_ptr<TokenConstraint> constraint;
+  std::vector<Token> answer;
 };
 
 // Receives the tokens and the end of one sequence, on the loop thread. Must not block. on_end is

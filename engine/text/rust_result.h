@@ -26,6 +26,8 @@ inline absl::Status take_status(TandemCode code, TandemBytes error) {
       return absl::InvalidArgumentError(message);
     case TANDEM_NOT_FOUND:
       return absl::NotFoundError(message);
+    case TANDEM_EXHAUSTED:
+      return absl::ResourceExhaustedError(message);
     default:
       return absl::InternalError(message);
   }

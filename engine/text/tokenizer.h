@@ -80,6 +80,9 @@ class Tokenizer {
   // The text of each token; see piece_table.h.
   const PieceTable& pieces() const { return pieces_; }
 
+  // For engine/text only.
+  const TandemTokenizer* handle() const { return handle_; }
+
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
   ~Tokenizer();

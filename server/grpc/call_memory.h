@@ -12,7 +12,8 @@
 
 namespace tandem {
 
-// An open call: gRPC's call, its metadata and the objects of the server. Measured: docs/security.md.
+// An open call: gRPC's call, its metadata and the objects of the server. Measured:
+// docs/security.md.
 inline constexpr int64_t kCallBytes = 40 << 10;
 
 // A message, its conversion for the engine, and one copy of its largest part.

@@ -107,9 +107,12 @@ void tools_from(const v1::Chat& in, ChatPrompt* out, Violations* wrong) {
     case v1::TOOL_CHOICE_UNSPECIFIED:
     case v1::TOOL_CHOICE_AUTO:
       break;
+    case v1::TOOL_CHOICE_REQUIRED:
+      out->tool_choice = ToolChoice::kRequired;
+      break;
     default:
-      wrong->add(out_of_range("chat.tool_choice", v1::ToolChoice_Name(in.tool_choice()),
-                              "TOOL_CHOICE_NONE, TOOL_CHOICE_AUTO"));
+      wrong->add(out_of_range("chat.tool_choice", static_cast<int>(in.tool_choice()),
+                              "TOOL_CHOICE_NONE, TOOL_CHOICE_AUTO, TOOL_CHOICE_REQUIRED"));
   }
   std::vector<absl::string_view> shown;
   for (int i = 0; i < in.tools_size(); ++i) {

@@ -29,6 +29,7 @@ inline constexpr auto kProtoSources = enum_table<Source, v1::Source>({
     {Source::kMask, v1::SOURCE_MASK},
     {Source::kEarlyHead, v1::SOURCE_EARLY_HEAD},
     {Source::kNgram, v1::SOURCE_NGRAM},
+    {Source::kGrammar, v1::SOURCE_GRAMMAR},
 });
 
 }  // namespace tandem

@@ -18,6 +18,7 @@
 #include "engine/host/config/settings_proto.h"
 #include "engine/host/methods/plan.h"
 #include "server/grpc/chat_json.h"
+#include "server/grpc/constraint_from_proto.h"
 #include "server/grpc/proto_enums.h"
 
 namespace tandem {
@@ -98,23 +99,8 @@ Prompt prompt_from(const In& in, Violations* wrong) {
 }
 
 void check_offered(const v1::GenerateRequest& in, Violations* wrong) {
-  // Sizes, not contents: a grammar may hold what a prompt holds.
-  const auto bytes = [](const std::string& s) { return absl::StrCat(s.size(), " bytes"); };
   if (!in.adapter().empty()) {
     wrong->add(not_offered("adapter", quote_value(in.adapter()), "empty"));
-  }
-  switch (in.constraint_case()) {
-    case v1::GenerateRequest::CONSTRAINT_NOT_SET:
-      break;
-    case v1::GenerateRequest::kJsonSchema:
-      return wrong->add(not_offered("json_schema", bytes(in.json_schema()), "unset"));
-    case v1::GenerateRequest::kRegex:
-      return wrong->add(not_offered("regex", bytes(in.regex()), "unset"));
-    case v1::GenerateRequest::kGrammar:
-      return wrong->add(not_offered("grammar", bytes(in.grammar()), "unset"));
-    case v1::GenerateRequest::kChoice:
-      return wrong->add(
-          not_offered("choice", absl::StrCat(in.choice().texts_size(), " texts"), "unset"));
   }
 }
 
@@ -247,6 +233,7 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   out.raw_logprobs = in.raw_logprobs();
   out.include_eos_token = in.include_eos_token();
   out.raw_text = in.raw_text();
+  out.constraint = constraint_from(in, wrong);
   check_offered(in, wrong);
   TANDEM_RETURN_IF_ERROR(violations.status());
   return out;

@@ -154,6 +154,7 @@ v1::Finished finished_to_proto(const Finished& in, double time_to_first_token) {
   usage_to_proto(in.usage, out.mutable_usage());
   stats_to_proto(in.method, in.stats, in.usage.completion_tokens, out.mutable_stats());
   out.mutable_stats()->set_time_to_first_token_seconds(time_to_first_token);
+  if (in.constraint_satisfied) out.set_constraint_satisfied(*in.constraint_satisfied);
   return out;
 }
 

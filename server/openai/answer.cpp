@@ -46,6 +46,10 @@ std::string opening(const Head& head, bool stream) {
 
 // The seed is a string, because it has 64 bits and JavaScript's numbers have 53.
 std::string tandem_json(const v1::Started& started, const v1::Finished& finished) {
+  const char* const satisfied = !finished.has_constraint_satisfied() ? ""
+                                : finished.constraint_satisfied()
+                                    ? ",\"constraint_satisfied\":true"
+                                    : ",\"constraint_satisfied\":false";
   return absl::StrCat(
       "{\"method\":\"", word(v1::Method_Name(started.method()), "METHOD_"), "\",\"contract\":\"",
       word(v1::Contract_Name(started.contract()), "CONTRACT_"), "\",\"seed\":\"", finished.seed(),
@@ -53,7 +57,7 @@ std::string tandem_json(const v1::Started& started, const v1::Finished& finished
       finished.stop_sequence().empty()
           ? ""
           : absl::StrCat(",\"stop_sequence\":", json_string(finished.stop_sequence())),
-      "}");
+      satisfied, "}");
 }
 
 // The members after the choices of the last part of a response.
@@ -175,8 +179,14 @@ std::string Answer::json() const {
     }
     absl::StrAppend(&out, ",\"finish_reason\":", reason(choice->finished), "}");
   }
-  absl::StrAppend(&out, "]", usage_members(usage),
-                  ",\"tandem\":", tandem_json(started_, choices_[0].finished), "}");
+  v1::Finished first = choices_[0].finished;  // and whether all choices satisfy the constraint
+  for (const Choice& choice : choices_) {
+    if (!choice.finished.has_constraint_satisfied()) continue;
+    first.set_constraint_satisfied(first.constraint_satisfied() &&
+                                   choice.finished.constraint_satisfied());
+  }
+  absl::StrAppend(&out, "]", usage_members(usage), ",\"tandem\":", tandem_json(started_, first),
+                  "}");
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
+#include "server/openai/constraint.h"
 #include "server/openai/fields.h"
 
 namespace tandem::openai {
@@ -215,34 +216,12 @@ void completion_from(Fields* in, Request* out, Violations* wrong) {
   }
 }
 
-// {"type": "text"}, or a constraint of tandem.v1.
-void response_format_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
-  const auto format = in->of_kind("response_format", JsonKind::kObject);
-  if (!format.has_value()) return;
-  Fields fields(*format, "response_format.", wrong);
-  const std::string type = fields.string("type").value_or("");
-  const auto schema = fields.of_kind("json_schema", JsonKind::kObject);
-  fields.end();
-  if (type == "text") return;
-  if (type == "json_object") return out->set_json_schema("{\"type\":\"object\"}");
-  if (type != "json_schema" || !schema.has_value()) {
-    return wrong->add(out_of_range("response_format.type", "another type", "text"));
-  }
-  Fields of_schema(*schema, "response_format.json_schema.", wrong);
-  of_schema.ignore("name");
-  of_schema.ignore("description");
-  of_schema.ignore("strict");
-  out->set_json_schema(std::string(of_schema.of_kind("schema", JsonKind::kObject).value_or("{}")));
-  of_schema.end();
-}
-
 void chat_completion_from(Fields* in, Request* request, Violations* wrong) {
   v1::GenerateRequest* const out = &request->message;
   chat_from(in, out->mutable_chat(), wrong);
   if (const auto x = in->boolean("add_generation_prompt")) {
     out->mutable_chat()->set_add_generation_prompt(*x);
   }
-  response_format_from(in, out, wrong);
   request->logprobs = in->boolean("logprobs").value_or(false);
   if (request->logprobs) out->set_logprobs(true);
   if (const auto top = in->integer("top_logprobs")) {
@@ -324,6 +303,7 @@ absl::StatusOr<Request> request_from(Kind kind, const std::string& body) {
   } else {
     completion_from(&in, &out, &wrong);
   }
+  constraint_from(&in, &out.message, &wrong);
   in.end();
   TANDEM_RETURN_IF_ERROR(wrong.status());
   return out;

@@ -63,7 +63,7 @@ def test_colours_show_who_wrote_what_and_change_no_text(tandem, way):
     assert stats["large_tokens"] == 24 - small
     assert sum(i * n for i, n in enumerate(stats["accept_lengths"])) == small
     assert ("corrected" in legend) == (corrected > 0)
-    assert ("kept" in legend) == (small > 0)
+    assert ("accepted" in legend) == (small > 0)
     assert (
         f"24 tokens in {stats['large_passes']} large and {stats['small_passes']} small" in figures
     )

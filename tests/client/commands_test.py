@@ -71,7 +71,7 @@ def test_compare_shows_what_differs(tandem):
     assert "\x1b[32m" in tandem(*args, "--color=always").stdout.decode()
     answer = json.loads(tandem(*args, "--format=json").stdout)
     first, second = answer["answers"]
-    assert (first["asked"], second["asked"]) == ("autoregressive", "bild")
+    assert (first["requested_method"], second["requested_method"]) == ("autoregressive", "bild")
     assert (first["same"], second["same"]) == (True, False)
     assert second["contract"] == "LOSSY"
     assert first["stats"]["large_passes"] > second["stats"]["large_passes"]
@@ -92,7 +92,7 @@ def test_compare_shows_a_method_that_fails_and_continues(tandem):
     run = tandem(*args, "--format=json")
     assert run.returncode == 1
     first, second, third = json.loads(run.stdout)["answers"]
-    assert first["asked"] == "bita"
+    assert first["requested_method"] == "bita"
     assert set(first["error"]) == {"status", "message"}
     assert (second["same"], third["same"]) == (True, True)
 

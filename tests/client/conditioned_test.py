@@ -35,9 +35,11 @@ def test_colours_show_who_read_and_who_wrote(shipped, tandem):
     assert "\x1b[2mdocstring: def is_empty" in shown  # what was read is dim
     assert "\x1b[33m" in shown and "\x1b[32m" not in shown  # the text was not verified
     legend, figures = painted.stderr.decode().splitlines()
-    assert legend.startswith("\x1b[2mprompt, read by large\x1b[0m  \x1b[33msmall, unchecked 100 %")
+    assert legend.startswith(
+        "\x1b[2mprompt, encoded by large\x1b[0m  \x1b[33msmall, not verified 100 %"
+    )
     assert f"{tokens} tokens in 1 large and {stats['small_passes']} small passes" in figures
-    assert "the large model read, the small one wrote" in figures
+    assert "answer of the small model, conditioned on the large one" in figures
 
 
 def test_verified_it_is_the_large_models_answer(shipped, tandem):

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "engine/backend/fake/model.h"
+#include "engine/pass/constraint.h"
 #include "engine/sampling/race.h"
 #include "engine/sampling/random.h"
 #include "engine/sampling/warp.h"
@@ -32,6 +34,15 @@ inline void process(const Processors& p, const std::vector<Token>& tokens,
   if (static_cast<int>(tokens.size()) - p.prompt_tokens < p.min_new_tokens) {
     for (const Token t : p.ends) logits[static_cast<size_t>(t)] = -INFINITY;
   }
+  if (!p.constraint) return;
+  const auto answer = std::span(tokens).subspan(static_cast<size_t>(p.prompt_tokens));
+  const auto legal = p.constraint->after(answer);
+  bool left = false;
+  for (size_t v = 0; v < logits.size(); ++v) {
+    if (!legal->has(static_cast<Token>(v))) logits[v] = -INFINITY;
+    left |= logits[v] > -INFINITY;
+  }
+  if (!left) logits[static_cast<size_t>(p.constraint->ends()[0])] = 0;  // a dead end
 }
 
 // The token that follows `tokens`.

@@ -3,6 +3,8 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
+
 namespace tandem {
 
 AnswerFormat answer_format_of(const DeploymentConfig& config, const ChatTemplate* chat,
@@ -10,6 +12,7 @@ AnswerFormat answer_format_of(const DeploymentConfig& config, const ChatTemplate
   const std::string source = chat != nullptr ? chat->source() : "";
   AnswerFormat out;
   out.tools = tool_format_of(source);
+  out.named_arguments = absl::StrContains(source, "[ARGS]");
   out.reasoning = reasoning_tags_of(source);
   // The file was checked when it was read.
   if (!config.tool_format.empty()) {

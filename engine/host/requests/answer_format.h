@@ -20,6 +20,7 @@ namespace tandem {
 // Of a model in a deployment.
 struct AnswerFormat {
   ToolFormat tools = ToolFormat::kNone;
+  bool named_arguments = false;  // Mistral: name[ARGS]{...}
   ReasoningTags reasoning;
   std::vector<Token> markers;  // special tokens that the parser must see
 };

@@ -19,6 +19,7 @@
 #include "engine/base/sampling_params.h"
 #include "engine/base/settings.h"
 #include "engine/text/answer_parser.h"
+#include "engine/text/grammar.h"
 
 namespace tandem {
 
@@ -76,8 +77,9 @@ struct GenerateRequest {
   Settings parameters;  // of `method`; unset ones: the deployment's defaults
   Contract require_contract = Contract::kAny;
   SamplingFields sampling;
-  Settings beam;  // width, length_penalty: of autoregressive decoding
-  int64_t n = 1;  // choices
+  std::optional<GrammarSpec> constraint;  // on the answer
+  Settings beam;                          // width, length_penalty: of autoregressive decoding
+  int64_t n = 1;                          // choices
   StoppingFields stopping;
   bool include_eos_token = false;  // the end or stop token is among the tokens
   bool raw_logprobs = false;       // before processors
@@ -129,6 +131,8 @@ struct Finished {
   uint64_t seed = 0;
   Usage usage;
   MethodStats stats;
+  // Of constrained requests: the text is complete, and not cut off within the constraint.
+  std::optional<bool> constraint_satisfied;
 };
 
 // Receives the events of one request: `started` once, chunks, and `finished` for each choice after

@@ -71,6 +71,10 @@ int64_t bytes_of(const GenerateRequest& request) {
   int64_t bytes =
       kRequestBytes + prompt_bytes(request.prompt) + list_bytes(request.sampling.logit_bias) +
       list_bytes(request.sampling.bad_token_ids) + list_bytes(request.stopping.stop_token_ids);
+  if (request.constraint) {
+    bytes +=
+        text_bytes(request.constraint->text) + text_bytes(request.constraint->whitespace_pattern);
+  }
   for (const std::string& stop : request.stopping.stop_sequences) bytes += text_bytes(stop);
   return bytes;
 }

@@ -7,7 +7,9 @@
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
 #include "engine/host/methods/plan.h"
+#include "engine/host/requests/answer_constraint.h"
 #include "engine/host/requests/matching_stops.h"
+#include "engine/host/requests/resolve_constraint.h"
 #include "engine/host/requests/resolve_sampling.h"
 #include "engine/sampling/warp.h"
 
@@ -97,6 +99,25 @@ absl::Status set_plan(MethodPlan* plan, SequenceSpec* spec) {
       read, absl::StrCat(plan->prompt_length, " (context of ", plan->reader, ", which reads it)"));
 }
 
+// The client's constraint, or that of its tools.
+absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_answer_constraint(
+    const Deployment& deployment, const LoadedModel& model, const GenerateRequest& request,
+    const std::optional<AnswerPlan>& answer) {
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::optional<GrammarSpec> constraint,
+      answer_constraint(deployment.answer_format(model), answer, request, *model.tokenizer));
+  if (request.constraint && constraint != request.constraint) {
+    // Behind reasoning. Errors name the keywords of the client's schema only without it.
+    TANDEM_RETURN_IF_ERROR(
+        resolve_constraint(deployment, model, request, request.constraint).status());
+  }
+  auto resolved = resolve_constraint(deployment, model, request, constraint);
+  if (!request.constraint && absl::IsInvalidArgument(resolved.status())) {
+    return annotate(resolved.status(), "chat.tools");
+  }
+  return resolved;
+}
+
 }  // namespace
 
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
@@ -145,6 +166,9 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   TANDEM_ASSIGN_OR_RETURN(spec.warp.processors,
                           resolve_processors(writer, *params, spec.stops, prompt_tokens,
                                              request.stopping.min_new_tokens));
+  TANDEM_ASSIGN_OR_RETURN(resolved.constraint,
+                          resolve_answer_constraint(deployment, model, request, resolved.answer));
+  if (resolved.constraint) constrain(resolved.constraint, &spec);
   resolved.stops = std::make_shared<const StopStrings>(request.stopping.stop_sequences);
   if (resolved.stops->any()) {
     spec.stops.text = std::make_unique<MatchingStops>(

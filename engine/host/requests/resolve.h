@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/grammar/grammar_constraint.h"
 #include "engine/host/deployment.h"
 #include "engine/host/requests/answer_format.h"
 #include "engine/host/requests/request.h"
@@ -23,6 +24,7 @@ struct Resolved {
   std::string method;
   Contract contract = Contract::kExact;
   std::shared_ptr<const StopStrings> stops;
+  std::shared_ptr<GrammarConstraint> constraint;  // that of spec.warp; null: none
   // Of the model that answers, and the last tokens of the prompt in it.
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<Token> context;

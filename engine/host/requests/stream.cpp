@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "engine/base/mutex.h"
+#include "engine/pass/constraint.h"
 #include "engine/text/stream_decoder.h"
 
 namespace tandem {
@@ -252,6 +253,10 @@ Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
   finished.usage.reasoning_tokens = reasoning_tokens;
   if (parser) finished.tool_calls = parser->complete_calls();
   finished.stats = how.stats;
+  if (how.constraint) {
+    const std::shared_ptr<const LegalTokens> legal = how.constraint->after(how.answer);
+    finished.constraint_satisfied = legal != nullptr && legal->may_end;
+  }
   return finished;
 }
 

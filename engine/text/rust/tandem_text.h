@@ -1,4 +1,4 @@
-/* C ABI of the Rust crate in this folder: tokenizers and chat templates.
+/* C ABI of the Rust crate in this folder: tokenizers, grammars and chat templates.
  *
  * Ownership. The caller owns each TandemBytes or TandemIds that a function fills, and frees it with
  * its free function; freeing an empty one (all zero) is allowed. Handles have their own free
@@ -7,7 +7,8 @@
  * Errors. A function that returns TandemCode fills `error` with a UTF-8 message unless it returns
  * TANDEM_OK; other results are then unchanged. No panic leaves the library.
  *
- * Threads. Handles are thread-safe, but must not be used while they are freed.
+ * Threads. Handles are thread-safe, except TandemMatcher, but must not be used while they are
+ * freed.
  */
 #pragma once
 
@@ -21,12 +22,15 @@ extern "C" {
 /* NOLINTBEGIN(readability-identifier-naming): names of C */
 typedef struct TandemTokenizer TandemTokenizer;
 typedef struct TandemTemplate TandemTemplate;
+typedef struct TandemVocabulary TandemVocabulary;
+typedef struct TandemMatcher TandemMatcher;
 
 typedef enum TandemCode {
   TANDEM_OK = 0,
   TANDEM_INVALID_ARGUMENT = 1,
   TANDEM_NOT_FOUND = 2,
-  TANDEM_INTERNAL = 3
+  TANDEM_INTERNAL = 3,
+  TANDEM_EXHAUSTED = 4
 } TandemCode;
 
 typedef struct TandemBytes {
@@ -87,6 +91,37 @@ typedef struct TandemPieces {
 } TandemPieces;
 TandemCode tandem_tokenizer_pieces(const TandemTokenizer* tokenizer, TandemPieces* pieces,
                                    TandemBytes* error);
+
+/* Grammars. A vocabulary has the bytes of a tokenizer's tokens. `ends` are the tokens that are
+ * legal where a text may end. It holds the tokenizer. */
+TandemCode tandem_vocabulary_new(const TandemTokenizer* tokenizer, const uint32_t* ends,
+                                 size_t count, TandemVocabulary** vocabulary, TandemBytes* error);
+void tandem_vocabulary_free(TandemVocabulary* vocabulary);
+/* `kind`: 0 JSON schema, 1 any JSON object, 2 regular expression, 3 JSON array of texts, 4 grammar,
+ * 5 structural tag. `whitespace`: between JSON tokens; empty: the default. */
+TandemCode tandem_vocabulary_compile(const TandemVocabulary* vocabulary, int kind, const char* text,
+                                     size_t text_size, const char* whitespace,
+                                     size_t whitespace_size, TandemMatcher** matcher,
+                                     TandemBytes* error);
+
+/* A position in a grammar. It may outlive its vocabulary. After an error it stays in error. Errors
+ * are TANDEM_EXHAUSTED: a step exceeded the limits. */
+void tandem_matcher_free(TandemMatcher* matcher);
+TandemCode tandem_matcher_copy(const TandemMatcher* matcher, TandemMatcher** copy,
+                               TandemBytes* error);
+/* Consumes leading tokens as far as they are legal; `*legal` is their number. */
+TandemCode tandem_matcher_advance(TandemMatcher* matcher, const uint32_t* tokens, size_t count,
+                                  size_t* legal, TandemBytes* error);
+/* Takes back the last `count` tokens. */
+TandemCode tandem_matcher_rollback(TandemMatcher* matcher, size_t count, TandemBytes* error);
+/* The number of leading tokens that are legal here. */
+TandemCode tandem_matcher_validate(TandemMatcher* matcher, const uint32_t* tokens, size_t count,
+                                   size_t* legal, TandemBytes* error);
+/* Sets bit i % 32 of word i / 32 if token i is legal here. `*accepting`: the text may end here. */
+TandemCode tandem_matcher_mask(TandemMatcher* matcher, uint32_t* bits, size_t words, int* accepting,
+                               TandemBytes* error);
+/* Tokens that must come next; may be empty. */
+TandemIds tandem_matcher_forced(TandemMatcher* matcher);
 
 /* Chat templates. */
 

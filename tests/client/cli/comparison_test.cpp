@@ -32,11 +32,11 @@ TEST(Comparison, SpeedUpsAreRelativeToTheFirst) {
                                      one("bild", {"a", "b", "c"}, 2)};
   const std::string table = comparison_table(all);
   EXPECT_NE(table.find("autoregressive  EXACT     3       2"), std::string::npos) << table;
-  EXPECT_NE(table.find("0.5     1.00   EOS"), std::string::npos) << table;
-  EXPECT_NE(table.find("1.0     2.00   EOS"), std::string::npos) << table;
+  EXPECT_NE(table.find("0.5           1.00      EOS"), std::string::npos) << table;
+  EXPECT_NE(table.find("1.0           2.00      EOS"), std::string::npos) << table;
   const Json json = comparison_json(all);
   EXPECT_EQ(json["prompt_tokens"], 3);
-  EXPECT_EQ(json["answers"][1]["asked"], "bild");
+  EXPECT_EQ(json["answers"][1]["requested_method"], "bild");
   EXPECT_EQ(json["answers"][1]["same"], true);
   EXPECT_DOUBLE_EQ(json["answers"][1]["speed_up"], 2);
 }
@@ -53,10 +53,11 @@ TEST(Comparison, AMethodThatFailedHasItsStatus) {
                                      one("bild", {"a", "b"}, 1)};
   const std::string table = comparison_table(all);
   EXPECT_NE(table.find("bita            INVALID_ARGUMENT\n"), std::string::npos) << table;
-  EXPECT_NE(table.find("1.0     2.00   EOS"), std::string::npos) << "against the first success";
+  EXPECT_NE(table.find("1.0           2.00      EOS"), std::string::npos)
+      << "against the first success";
   const Json json = comparison_json(all);
   EXPECT_EQ(json["prompt_tokens"], 3);
-  EXPECT_EQ(json["answers"][0]["asked"], "bita");
+  EXPECT_EQ(json["answers"][0]["requested_method"], "bita");
   EXPECT_EQ(json["answers"][0]["error"]["status"], "INVALID_ARGUMENT");
   EXPECT_EQ(json["answers"][0]["error"]["message"], "method: not offered");
   EXPECT_EQ(json["answers"][2]["same"], true);

@@ -114,17 +114,18 @@ TEST(Provenance, LegendGivesShares) {
   const std::vector<v1::Token> tokens = {token("", v1::SOURCE_SMALL), token("", v1::SOURCE_SMALL),
                                          token("", v1::SOURCE_LARGE),
                                          token("", v1::SOURCE_LARGE, v1::SOURCE_LARGE, true)};
-  EXPECT_EQ(legend(v1::METHOD_BILD, tokens, false), "small, kept 50 %  corrected 25 %  large 25 %");
-  EXPECT_EQ(legend(v1::METHOD_BILD, tokens, true), std::string(kGreen) + "small, kept 50 %" +
+  EXPECT_EQ(legend(v1::METHOD_BILD, tokens, false),
+            "small, accepted 50 %  corrected 25 %  large 25 %");
+  EXPECT_EQ(legend(v1::METHOD_BILD, tokens, true), std::string(kGreen) + "small, accepted 50 %" +
                                                        kPlain + "  " + kMagenta + "corrected 25 %" +
                                                        kPlain + "  large 25 %");
   EXPECT_EQ(legend(v1::METHOD_BILD, {}, true), "");
   const v1::Token written = token("", v1::SOURCE_SMALL, v1::SOURCE_SMALL);
   EXPECT_EQ(legend(v1::METHOD_LLM_TO_SLM, {written}, false),
-            "prompt, read by large  small, unchecked 100 %");
+            "prompt, encoded by large  small, not verified 100 %");
   EXPECT_EQ(legend(v1::METHOD_LLM_TO_SLM, {written}, true),
-            std::string("\x1b[2mprompt, read by large") + kPlain +
-                "  \x1b[33msmall, unchecked 100 %" + kPlain);
+            std::string("\x1b[2mprompt, encoded by large") + kPlain +
+                "  \x1b[33msmall, not verified 100 %" + kPlain);
   EXPECT_EQ(legend(v1::METHOD_LLM_TO_SLM, {}, true), "");
 }
 
@@ -133,17 +134,18 @@ TEST(Provenance, FiguresOfMethods) {
   EXPECT_EQ(method_figures(v1::METHOD_AUTOREGRESSIVE, stats), "");
   stats.set_small_tokens(3);
   EXPECT_EQ(method_figures(v1::METHOD_LLM_TO_SLM, stats),
-            "the large model read, the small one wrote");
+            "answer of the small model, conditioned on the large one");
   for (const int n : {1, 0, 3}) stats.add_accept_lengths(n);  // 4 drafts, 6 tokens kept
   stats.set_draft_tokens(10);
-  EXPECT_EQ(method_figures(v1::METHOD_SPECULATIVE, stats), "1.50 of 2.50 draft tokens kept");
-  EXPECT_EQ(method_figures(v1::METHOD_LLM_TO_SLM, stats),
-            "drafts of a small model conditioned on the large one, 1.50 of 2.50 draft tokens kept");
+  EXPECT_EQ(method_figures(v1::METHOD_SPECULATIVE, stats), "1.50 of 2.50 draft tokens accepted");
+  EXPECT_EQ(
+      method_figures(v1::METHOD_LLM_TO_SLM, stats),
+      "drafts of a small model conditioned on the large one, 1.50 of 2.50 draft tokens accepted");
   stats.set_fallbacks(0);
   stats.set_rollbacks(1);
   stats.set_rolled_back_tokens(2);
   EXPECT_EQ(method_figures(v1::METHOD_BILD, stats),
-            "0 fallbacks, 1 rollback of 2 tokens, 1.50 of 2.50 draft tokens kept");
+            "0 fallbacks, 1 rollback of 2 tokens, 1.50 of 2.50 draft tokens accepted");
   v1::MethodStats ppd;
   ppd.set_match_rate(0.5);
   ppd.set_rounds(10);
@@ -153,8 +155,8 @@ TEST(Provenance, FiguresOfMethods) {
   ppd.set_upper_seconds(1);
   ppd.set_barrier_seconds(0.125);
   EXPECT_EQ(method_figures(v1::METHOD_PPD, ppd),
-            "50 % of 10 tokens matched, 72 layers in a row (Theorem 4.1: 68), "
-            "1.50 s up to the early layer, 1.00 above it, 0.12 behind workers");
+            "50 % of 10 tokens matched, 72 sequential layers (Theorem 4.1: 68), "
+            "1.50 s up to the early layer, 1.00 above it, 0.12 waiting for workers");
 }
 
 }  // namespace

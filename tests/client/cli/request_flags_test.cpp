@@ -40,6 +40,15 @@ TEST(RequestFlags, FieldsAreFlags) {
   EXPECT_FALSE(r->has_temperature());
 }
 
+TEST(RequestFlags, ConstraintsAreFlags) {
+  const auto regex = request({"--model=m", "--prompt=p", "--regex=a+"});
+  ASSERT_TRUE(regex.ok()) << regex.status();
+  EXPECT_EQ(regex->regex(), "a+");
+  EXPECT_EQ(error({"--model=m", "--prompt=p", "--regex=a", "--grammar=x"}),
+            "constraint: several; allowed: one of --json-schema, --regex, --grammar");
+  EXPECT_NE(error({"--model=m", "--prompt=p", "--json-schema=/none"}), "no error");
+}
+
 TEST(RequestFlags, ProcessorsAreFlags) {
   const auto r = request({"--model=m", "--prompt=p", "--typical-p=0.5", "--repetition-penalty=1.25",
                           "--presence-penalty=-1", "--frequency-penalty", "0.5", "--logit-bias",

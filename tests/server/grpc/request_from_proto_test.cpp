@@ -328,15 +328,39 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
   for (const auto& c : cases) EXPECT_EQ(error(c.fields), c.message) << c.fields;
 }
 
+TEST(RequestFromProto, Constraints) {
+  using Kind = GrammarSpec::Kind;
+  const struct {
+    const char* fields;
+    GrammarSpec spec;
+  } cases[] = {
+      {"json_schema: \"{}\"", {Kind::kJsonSchema, "{}", ""}},
+      {"json_object {} whitespace_pattern: \" \"", {Kind::kJsonObject, "", " "}},
+      {"regex: \"a+\"", {Kind::kRegex, "a+", ""}},
+      {"choice { texts: [\"yes\", \"n\\\"o\"] }", {Kind::kChoice, "[\"yes\",\"n\\\"o\"]", ""}},
+      {"grammar: \"start: A\"", {Kind::kGrammar, "start: A", ""}},
+      {"structural_tag: \"{}\"", {Kind::kStructuralTag, "{}", ""}},
+  };
+  for (const auto& c : cases) {
+    const auto request = translate(c.fields);
+    ASSERT_TRUE(request.ok()) << c.fields << ": " << request.status();
+    EXPECT_EQ(request->constraint, c.spec) << c.fields;
+  }
+  EXPECT_EQ(translate("")->constraint, std::nullopt);
+  EXPECT_EQ(error("regex: \"\""), "regex: empty; allowed: at least one character");
+  EXPECT_EQ(error("choice {}"), "choice.texts: empty; allowed: one text or more");
+  EXPECT_EQ(error("choice { texts: [\"a\", \"\"] }"),
+            "choice.texts[1]: empty; allowed: at least one character");
+  EXPECT_EQ(error("regex: \"secret\" whitespace_pattern: \"secret\""),
+            "whitespace_pattern: 6 bytes; allowed: unset without json_schema, json_object or "
+            "structural_tag");
+}
+
 TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
   const struct {
     const char* fields;
     const char* message;
   } cases[] = {
-      {"json_schema: \"secret\"", "json_schema: 6 bytes; allowed: unset"},
-      {"regex: \"\"", "regex: 0 bytes; allowed: unset"},
-      {"grammar: \"secret\"", "grammar: 6 bytes; allowed: unset"},
-      {"choice { texts: [\"yes\", \"no\"] }", "choice: 2 texts; allowed: unset"},
       {"adapter: \"x\"", "adapter: \"x\"; allowed: empty"},
   };
   for (const auto& c : cases) {

@@ -40,7 +40,7 @@ CHAT = {
     "prompt_cache_options": [({"mode": "auto"}, TAKEN)],
     "prompt_cache_retention": [("24h", TAKEN)],
     "reasoning_effort": [("low", REFUSED)],
-    "response_format": [({"type": "text"}, TAKEN), (SCHEMA, REFUSED)],
+    "response_format": [({"type": "text"}, TAKEN), (SCHEMA, TAKEN), ({"type": "x"}, REFUSED)],
     "safety_identifier": [("u", TAKEN)],
     "seed": [(7, TAKEN)],
     "service_tier": [("auto", TAKEN), ("default", TAKEN), ("flex", REFUSED)],
@@ -49,7 +49,7 @@ CHAT = {
     "stream": [(True, TAKEN)],
     "stream_options": [({"include_usage": True}, REFUSED)],  # without a stream
     "temperature": [(0.5, TAKEN), (-1, REFUSED)],
-    "tool_choice": [("none", TAKEN), ("required", REFUSED)],
+    "tool_choice": [("none", TAKEN), ("required", TAKEN), ("all", REFUSED)],
     "tools": [([TOOL], TAKEN)],
     "top_logprobs": [(2, REFUSED), (0, TAKEN)],  # without logprobs
     "top_p": [(0.5, TAKEN)],

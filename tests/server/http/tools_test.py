@@ -14,6 +14,18 @@ WEATHER = {
     },
 }
 NOW = {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}
+PICK = {  # one call is valid
+    "type": "function",
+    "function": {
+        "name": "pick",
+        "parameters": {
+            "type": "object",
+            "properties": {"x": {"enum": ["a"]}},
+            "required": ["x"],
+            "additionalProperties": False,
+        },
+    },
+}
 HERMES = '<tool_call>{"name": "get_weather", "arguments": {"city": "Zürich"}}</tool_call>'
 CITY = {"city": "Zürich"}
 
@@ -27,6 +39,8 @@ MODELS = {
     "phi4": (['<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Zürich"}}]'], "PHI4"),
     "gemma": (['```tool_code\nget_weather(city="Zürich")\n```'], "GEMMA"),
     "none": ([HERMES], "NONE"),
+    "typed": (['<tool_call>\n{"name": "pick", "arguments": {"x": "b"}}\n</tool_call>'], ""),
+    "counts": (['<think>1 + 1</think>{"sum": 2}'], ""),
     "thinks": (["<think>\nA city.\n</think>\n\n" + HERMES, "Done."], ""),
 }  # fmt: skip
 
@@ -37,7 +51,8 @@ def config():
         script = " ".join("answers: " + json.dumps(answer) for answer in answers)
         text += f'models {{ name: "{name}" fake {{ {script} }} }}\n'
         tools = f"tool_format: TOOL_FORMAT_{tool_format}" if tool_format else ""
-        reasoning = "reasoning_format: REASONING_FORMAT_THINK" if name == "thinks" else ""
+        thinks = name in ("thinks", "counts")
+        reasoning = "reasoning_format: REASONING_FORMAT_THINK" if thinks else ""
         text += f'deployments {{ name: "{name}" large: "{name}" {tools} {reasoning} }}\n'
     return text
 
@@ -213,3 +228,43 @@ def test_choices_have_their_own_calls(client):
     choices = ask(client, "loop", n=3).choices
     assert [calls_of(choice.message) for choice in choices] == [[("get_weather", CITY)]] * 3
     assert len({choice.message.tool_calls[0].id for choice in choices}) == 3
+
+
+def test_required_and_named_tools(client):
+    """The script writes text; the constraint leaves one call."""
+    for choice in ("required", {"type": "function", "function": {"name": "pick"}}):
+        tools = [PICK] if choice == "required" else [WEATHER, PICK]
+        made = ask(client, "loop", tools=tools, tool_choice=choice, parallel_tool_calls=False)
+        assert calls_of(made.choices[0].message) == [("pick", {"x": "a"})]
+        assert made.choices[0].finish_reason == "tool_calls"
+        assert made.tandem["constraint_satisfied"]
+        assert made.choices[0].message.content is None
+    with pytest.raises(openai.BadRequestError) as error:
+        ask(client, "none", tool_choice="required")
+    assert "tool_choice" in error.value.message and "tool_format" in error.value.message
+    with pytest.raises(openai.BadRequestError) as error:
+        ask(client, "loop", tools=openai.NOT_GIVEN, tool_choice="required")
+    assert error.value.param == "tools"
+
+
+def test_a_strict_tool_constrains_its_arguments(client):
+    free = ask(client, "typed", tools=[PICK]).choices[0].message
+    assert calls_of(free) == [("pick", {"x": "b"})]
+    strict = {**PICK, "function": {**PICK["function"], "strict": True}}
+    bound = ask(client, "typed", tools=[strict]).choices[0].message
+    assert calls_of(bound) == [("pick", {"x": "a"})]
+    text = ask(client, "loop", tools=[strict]).choices[0].message
+    assert text.content.startswith("Let me see."), "text is free"
+
+
+def test_a_schema_begins_behind_the_reasoning(client):
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    answer = ask(
+        client,
+        "counts",
+        tools=openai.NOT_GIVEN,
+        response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+    )
+    message = answer.choices[0].message
+    assert message.reasoning_content == "1 + 1" and message.content == '{"sum": 2}'
+    assert answer.tandem["constraint_satisfied"]

@@ -146,7 +146,7 @@ TEST(OpenAiAnswer, OffsetsOfACompletionContinueAcrossChunks) {
   EXPECT_EQ(events.started(kStartedEvent), "");
   const auto token = from<v1::Token>(R"(text: "a\303\251" bytes: "a\303\251")");
   const auto all = answer_events(events.chunk(0, "a\xC3\xA9", {token}) +
-                             events.chunk(0, "a\xC3\xA9", {token}) + events.end());
+                                 events.chunk(0, "a\xC3\xA9", {token}) + events.end());
   ASSERT_EQ(all.size(), 3U);
   EXPECT_EQ(all[0]["object"], "text_completion");
   EXPECT_FALSE(all[0].contains("usage"));
@@ -227,7 +227,7 @@ TEST(OpenAiAnswer, EventsCountTheTokensSoFar) {
   started.set_prompt_tokens(3);
   EXPECT_EQ(events.started(started), "");
   const auto all = answer_events(events.chunk(0, "a", {}, 2) + events.chunk(0, "b", {}, 1) +
-                             events.finished(finished(0)) + events.end());
+                                 events.finished(finished(0)) + events.end());
   ASSERT_EQ(all.size(), 5U);
   EXPECT_EQ(all[0]["usage"],
             json::parse(R"({"prompt_tokens":3,"completion_tokens":2,"total_tokens":5})"));
@@ -325,7 +325,8 @@ TEST(OpenAiAnswer, CallsAreStreamedAsDeltas) {
   EXPECT_EQ(answer_events(events.finished(finished)).at(0)["choices"][0]["finish_reason"],
             "tool_calls");
   finished.set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
-  EXPECT_EQ(answer_events(events.finished(finished)).at(0)["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(answer_events(events.finished(finished)).at(0)["choices"][0]["finish_reason"],
+            "length");
 }
 
 }  // namespace

@@ -277,9 +277,8 @@ TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
 }
 
 TEST(OpenAiRequest, StructuredOutputIsWhatOurApiSaysOfIt) {
-  EXPECT_EQ(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_object"})"))
-                .message.json_schema(),
-            "{\"type\":\"object\"}");
+  EXPECT_TRUE(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_object"})"))
+                  .message.has_json_object());
   EXPECT_EQ(chat(absl::StrCat(kMessages, R"(,"response_format":{"type":"json_schema","json_schema":
                 {"name":"n","strict":true,"schema":{"type":"string"}}})"))
                 .message.json_schema(),
@@ -299,7 +298,7 @@ TEST(OpenAiRequest, RefusesByNameWhatIsNotBuilt) {
   for (const char* member :
        {R"("n":3,"best_of":2)", R"("best_of":17)", R"("stream":true,"best_of":2)",
         R"("echo":true,"suffix":"x")", R"("messages":[])", R"("prompt_logprobs":1)",
-        R"("guided_json":{})", R"("mirostat":2)", R"("priority":1)", R"("max_completion_tokens":3)",
+        R"("mirostat":2)", R"("priority":1)", R"("max_completion_tokens":3)",
         R"("stream_options":{})", R"("top_logprobs":3)"}) {
     const std::string text(member);
     const std::string last = text.substr(text.rfind(",\"") + 1);

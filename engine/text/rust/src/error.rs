@@ -7,6 +7,7 @@ pub enum Code {
     InvalidArgument = 1,
     NotFound = 2,
     Internal = 3,
+    Exhausted = 4,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,10 @@ impl Error {
 
     pub fn not_found(message: impl Into<String>) -> Self {
         Error { code: Code::NotFound, message: message.into() }
+    }
+
+    pub fn exhausted(message: impl Into<String>) -> Self {
+        Error { code: Code::Exhausted, message: message.into() }
     }
 
     pub fn internal(message: impl Into<String>) -> Self {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::bounded::catch;
 use crate::error::{Error, Result};
+use crate::grammar::{Kind, Matcher, Vocabulary};
 use crate::pieces::Pieces;
 use crate::template::{Limits, Template};
 use crate::tokenizer::{SpecialText, Tokenizer};
@@ -101,12 +102,12 @@ unsafe fn text<'a>(what: &str, data: *const c_char, size: usize) -> Result<&'a s
 pub unsafe extern "C" fn tandem_tokenizer_load(
     directory: *const c_char,
     directory_size: usize,
-    tokenizer: *mut *mut Tokenizer,
+    tokenizer: *mut *const Tokenizer,
     error: *mut TandemBytes,
 ) -> c_int {
     guarded(
         error,
-        |loaded| tokenizer.write(Box::into_raw(Box::new(loaded))),
+        |loaded| tokenizer.write(Arc::into_raw(Arc::new(loaded))),
         || Tokenizer::load(Path::new(text("directory", directory, directory_size)?)),
     )
 }
@@ -121,12 +122,12 @@ pub unsafe extern "C" fn tandem_tokenizer_parse(
     json_size: usize,
     config: *const c_char,
     config_size: usize,
-    tokenizer: *mut *mut Tokenizer,
+    tokenizer: *mut *const Tokenizer,
     error: *mut TandemBytes,
 ) -> c_int {
     guarded(
         error,
-        |loaded| tokenizer.write(Box::into_raw(Box::new(loaded))),
+        |loaded| tokenizer.write(Arc::into_raw(Arc::new(loaded))),
         || {
             Tokenizer::parse(
                 text("name", name, name_size)?,
@@ -141,12 +142,12 @@ pub unsafe extern "C" fn tandem_tokenizer_parse(
 /// See the header.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_tokenizer_bytes(
-    tokenizer: *mut *mut Tokenizer,
+    tokenizer: *mut *const Tokenizer,
     error: *mut TandemBytes,
 ) -> c_int {
     guarded(
         error,
-        |loaded| tokenizer.write(Box::into_raw(Box::new(loaded))),
+        |loaded| tokenizer.write(Arc::into_raw(Arc::new(loaded))),
         Tokenizer::bytes,
     )
 }
@@ -154,9 +155,9 @@ pub unsafe extern "C" fn tandem_tokenizer_bytes(
 /// # Safety
 /// See the header.
 #[no_mangle]
-pub unsafe extern "C" fn tandem_tokenizer_free(tokenizer: *mut Tokenizer) {
+pub unsafe extern "C" fn tandem_tokenizer_free(tokenizer: *const Tokenizer) {
     if !tokenizer.is_null() {
-        let _ = catch(|| drop(Box::from_raw(tokenizer)));
+        let _ = catch(|| drop(Arc::from_raw(tokenizer)));
     }
 }
 
@@ -426,4 +427,146 @@ pub unsafe extern "C" fn tandem_template_render(
             )
         },
     )
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_vocabulary_new(
+    tokenizer: *const Tokenizer,
+    ends: *const u32,
+    count: usize,
+    vocabulary: *mut *mut Vocabulary,
+    error: *mut TandemBytes,
+) -> c_int {
+    guarded(
+        error,
+        |made| vocabulary.write(Box::into_raw(Box::new(made))),
+        || {
+            Arc::increment_strong_count(tokenizer);
+            Vocabulary::new(Arc::from_raw(tokenizer), ids(ends, count))
+        },
+    )
+}
+
+unsafe fn ids<'a>(data: *const u32, count: usize) -> &'a [u32] {
+    if count == 0 {
+        return &[];
+    }
+    slice::from_raw_parts(data, count)
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_vocabulary_free(vocabulary: *mut Vocabulary) {
+    if !vocabulary.is_null() {
+        let _ = catch(|| drop(Box::from_raw(vocabulary)));
+    }
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_vocabulary_compile(
+    vocabulary: *const Vocabulary,
+    kind: c_int,
+    data: *const c_char,
+    size: usize,
+    whitespace: *const c_char,
+    whitespace_size: usize,
+    matcher: *mut *mut Matcher,
+    error: *mut TandemBytes,
+) -> c_int {
+    guarded(
+        error,
+        |made| matcher.write(Box::into_raw(Box::new(made))),
+        || {
+            let kind = Kind::from_code(kind)
+                .ok_or_else(|| Error::internal(format!("constraint: unknown kind {kind}")))?;
+            let whitespace = text("whitespace_pattern", whitespace, whitespace_size)?;
+            (*vocabulary).compile(kind, text("constraint", data, size)?, whitespace)
+        },
+    )
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_matcher_free(matcher: *mut Matcher) {
+    if !matcher.is_null() {
+        let _ = catch(|| drop(Box::from_raw(matcher)));
+    }
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_matcher_copy(
+    matcher: *const Matcher,
+    copy: *mut *mut Matcher,
+    error: *mut TandemBytes,
+) -> c_int {
+    guarded(error, |made| copy.write(Box::into_raw(Box::new(made))), || Ok((*matcher).copy()))
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_matcher_advance(
+    matcher: *mut Matcher,
+    tokens: *const u32,
+    count: usize,
+    legal: *mut usize,
+    error: *mut TandemBytes,
+) -> c_int {
+    guarded(error, |n| legal.write(n), || (*matcher).advance(ids(tokens, count)))
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_matcher_rollback(
+    matcher: *mut Matcher,
+    count: usize,
+    error: *mut TandemBytes,
+) -> c_int {
+    guarded(error, |()| (), || (*matcher).rollback(count))
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_matcher_validate(
+    matcher: *mut Matcher,
+    tokens: *const u32,
+    count: usize,
+    legal: *mut usize,
+    error: *mut TandemBytes,
+) -> c_int {
+    guarded(error, |n| legal.write(n), || (*matcher).validate(ids(tokens, count)))
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_matcher_mask(
+    matcher: *mut Matcher,
+    bits: *mut u32,
+    words: usize,
+    accepting: *mut c_int,
+    error: *mut TandemBytes,
+) -> c_int {
+    guarded(
+        error,
+        |may_end| accepting.write(c_int::from(may_end)),
+        || (*matcher).mask(slice::from_raw_parts_mut(bits, words)),
+    )
+}
+
+/// # Safety
+/// See the header.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_matcher_forced(matcher: *mut Matcher) -> TandemIds {
+    catch(|| (*matcher).forced()).unwrap_or_default().into()
 }

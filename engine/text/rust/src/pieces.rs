@@ -11,8 +11,8 @@ pub const OPAQUE: u32 = 0;
 pub const BYTES: u32 = 1;
 pub const PIECES: u32 = 2;
 
-const PRESENT: u8 = 1;
-const SPECIAL: u8 = 2;
+pub const PRESENT: u8 = 1;
+pub const SPECIAL: u8 = 2;
 const BYTE: u8 = 4;
 const WHOLE: u8 = 8;
 
