@@ -159,16 +159,18 @@ absl::Status Server::listen() {
     acceptor_->close_connection(peer);
   };
   TANDEM_RETURN_IF_ERROR(start_grpc());
+  const auto ready = [this] {
+    return state_.ready() ? HttpResponse{200, "ready\n"} : HttpResponse{503, "not ready\n"};
+  };
   if (!config.openai.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(openai_, OpenAiApi::start(config.openai, bounds, state_));
+    TANDEM_ASSIGN_OR_RETURN(openai_, OpenAiApi::start(config.openai, bounds, state_,
+                                                      {[this] { return alive(); }, ready,
+                                                       [this] { return exposition(collector_); }}));
     openai_address_ = openai_->address();
   }
   monitor_ = std::make_unique<Monitor>(&state_, grpc_.get(), acceptor_.get(), openai_.get(),
                                        [this] { health_.changed(); });
   if (config.http != "off") {
-    const auto ready = [this] {
-      return state_.ready() ? HttpResponse{200, "ready\n"} : HttpResponse{503, "not ready\n"};
-    };
     TANDEM_ASSIGN_OR_RETURN(
         http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); }, ready,
                                                  [this] { return alive(); },

@@ -13,6 +13,7 @@
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "server/edge/memory_limit.h"
+#include "server/http/cors.h"
 
 namespace tandem {
 namespace {
@@ -158,6 +159,14 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
     return file.error("server.openai", quote_value(out.openai),
                       "HOST:PORT with a port in [0, 65535]");
   }
+  for (const std::string& origin : in.cors_origins()) {
+    if (!is_origin(origin)) {
+      return file.error("server.cors_origins", quote_value(origin),
+                        "http://HOST, https://HOST, with or without :PORT, or *");
+    }
+    out.cors_origins.push_back(origin);
+  }
+  if (in.has_openai_metrics()) out.openai_metrics = in.openai_metrics();
   TANDEM_ASSIGN_OR_RETURN(out.otlp, otlp_config(file));
   if (in.has_log_level()) out.log_level = in.log_level();
   if (out.log_level != "debug" && out.log_level != "info" && out.log_level != "warn" &&

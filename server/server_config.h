@@ -35,8 +35,10 @@ struct OtlpConfig {
 
 struct ServerConfig {
   std::string listen = "127.0.0.1:50051";
-  std::string http = "127.0.0.1:9400";  // "off": none
-  std::string openai;                   // empty: off
+  std::string http = "127.0.0.1:9400";    // "off": none
+  std::string openai;                     // empty: off
+  std::vector<std::string> cors_origins;  // of pages that may call it; "*": all
+  bool openai_metrics = true;             // it serves /metrics too
   OtlpConfig otlp;
   Duration grace = std::chrono::seconds(30);
   std::string log_level = "info";

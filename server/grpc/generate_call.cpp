@@ -170,6 +170,7 @@ void GenerateCall::write_last(StreamItem item) {
 }
 
 void GenerateCall::finish(const absl::Status& status) {
+  add_retry_pushback(status, &context_);
   writer_.Finish(to_grpc(status, record_.info.request_id), &finished_);
 }
 

@@ -2,6 +2,8 @@
 
 #include <google/protobuf/util/time_util.h>
 
+#include <string>
+
 #include "engine/base/violations.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -59,6 +61,15 @@ grpc::Status to_grpc(const absl::Status& status, const std::string& request_id) 
       absl::string_view(visible.message().data(), visible.message().size()), kMaxMessage);
   return grpc::Status(static_cast<grpc::StatusCode>(visible.code()), message,
                       details(visible, message, request_id));
+}
+
+void add_retry_pushback(const absl::Status& status, grpc::ServerContextBase* context) {
+  const bool exhausted = status.code() == absl::StatusCode::kResourceExhausted;
+  if (!exhausted && status.code() != absl::StatusCode::kUnavailable) return;
+  // A draining server answers no retry, but the client's next connection may be to another one.
+  const bool hopeless = reason_of(status) == "ANSWER_TOO_LARGE";
+  context->AddTrailingMetadata("grpc-retry-pushback-ms",
+                               std::to_string(hopeless ? -1 : retry_after_ms(status)));
 }
 
 }  // namespace tandem

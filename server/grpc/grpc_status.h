@@ -6,6 +6,7 @@
 // RESOURCE_EXHAUSTED a RetryInfo. Pure functions.
 #pragma once
 
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
 #include <string>
@@ -15,5 +16,10 @@
 namespace tandem {
 
 grpc::Status to_grpc(const absl::Status& status, const std::string& request_id);
+
+// Adds the trailer `grpc-retry-pushback-ms`, which gRPC's own retries obey (gRFC A6): the delay of
+// RetryInfo, or -1 (no retry) if a retry would fail in the same way. Only for RESOURCE_EXHAUSTED
+// and UNAVAILABLE. Call before the status is sent.
+void add_retry_pushback(const absl::Status& status, grpc::ServerContextBase* context);
 
 }  // namespace tandem

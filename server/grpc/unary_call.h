@@ -135,6 +135,7 @@ class UnaryCall final : public RawReactor {
                    &answer_timeout_);
       StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
     } else {
+      add_retry_pushback(status, &context_);
       Finish(to_grpc(status, info.request_id));
     }
   }

@@ -75,27 +75,30 @@ class CompletionBatch::PartSink final : public Sink {
 
 CompletionBatch::CompletionBatch(Engine* engine, Plan plan, std::shared_ptr<BatchSink> sink)
     : engine_(engine),
+      texts_(take_prompts(&plan)),
       plan_(std::move(plan)),
       per_prompt_(static_cast<int>(plan_.request.n)),
-      prompts_(static_cast<int>(plan_.more_prompts.size()) + 1),
+      prompts_(static_cast<int>(texts_.size())),
       made_(sink),
       sink_(std::move(sink)),
       unfinished_(choices()),
       parts_(static_cast<size_t>(prompts_)) {}
 
-void CompletionBatch::start() {
-  for (int i = 0; i < prompts_; ++i) begin(i);
+std::vector<Prompt> CompletionBatch::take_prompts(Plan* plan) {
+  std::vector<Prompt> out = std::exchange(plan->more_prompts, {});
+  out.insert(out.begin(), std::exchange(plan->request.prompt, {}));
+  return out;
 }
 
-const Prompt& CompletionBatch::prompt_at(int prompt) const {
-  return prompt == 0 ? plan_.request.prompt : plan_.more_prompts[static_cast<size_t>(prompt) - 1];
+void CompletionBatch::start() {
+  for (int i = 0; i < prompts_; ++i) begin(i);
 }
 
 // --- Steps
 
 void CompletionBatch::begin(int prompt) {
   if (!plan_.suffix.empty()) return fill_in_the_middle(0);
-  if (!plan_.echo) return generate(prompt, prompt_at(prompt), {});
+  if (!plan_.echo) return generate(prompt, std::move(texts_[static_cast<size_t>(prompt)]), {});
   if (plan_.score || !plan_.generate) return score(prompt);
   detokenize(prompt, {}, {});
 }
@@ -111,6 +114,7 @@ void CompletionBatch::fill_in_the_middle(size_t family) {
   TokenizeRequest request;
   request.model = plan_.request.model;
   request.client = plan_.request.client;
+  request.host = plan_.request.host;
   request.deadline = plan_.request.deadline;
   request.add_special_tokens = false;
   request.prompt = absl::StrCat(names.before_prefix, names.before_suffix, names.before_middle);
@@ -119,11 +123,11 @@ void CompletionBatch::fill_in_the_middle(size_t family) {
     if (!tokens.ok()) return batch->fail(0, tokens.status());
     if (tokens->size() != 3) return batch->fill_in_the_middle(family + 1);
     const MiddleTokens& found = kMiddleTokens[family];
-    batch->generate(
-        0,
-        absl::StrCat(found.before_prefix, std::get<std::string>(batch->plan_.request.prompt),
-                     found.before_suffix, batch->plan_.suffix, found.before_middle),
-        {});
+    batch->generate(0,
+                    absl::StrCat(found.before_prefix,
+                                 std::get<std::string>(std::exchange(batch->texts_[0], {})),
+                                 found.before_suffix, batch->plan_.suffix, found.before_middle),
+                    {});
   };
   make_request(0, [&] { return engine_->tokenize(std::move(request), done); });
 }
@@ -133,7 +137,8 @@ void CompletionBatch::score(int prompt) {
   request.model = plan_.request.model;
   request.request_id = plan_.request.request_id;
   request.client = plan_.request.client;
-  request.prompt = prompt_at(prompt);
+  request.host = plan_.request.host;
+  request.prompt = texts_[static_cast<size_t>(prompt)];
   request.score_prompt = true;
   request.add_special_tokens = plan_.request.add_special_tokens;
   request.top_logprobs = plan_.request.top_logprobs;
@@ -148,15 +153,16 @@ void CompletionBatch::score(int prompt) {
 
 // Gets the text of the prompt. `tokens`: its scored tokens, if any.
 void CompletionBatch::detokenize(int prompt, std::vector<TokenInfo> tokens, const Usage& usage) {
-  if (const auto* const text = std::get_if<std::string>(&prompt_at(prompt))) {
+  if (const auto* const text = std::get_if<std::string>(&texts_[static_cast<size_t>(prompt)])) {
     return echo_then_generate(prompt, {*text, std::move(tokens)}, usage);
   }
   DetokenizeRequest request;
   request.model = plan_.request.model;
   request.client = plan_.request.client;
+  request.host = plan_.request.host;
   request.deadline = plan_.request.deadline;
   request.skip_special_tokens = plan_.request.skip_special_tokens;
-  const auto& ids = std::get<std::vector<Token>>(prompt_at(prompt));
+  const auto& ids = std::get<std::vector<Token>>(texts_[static_cast<size_t>(prompt)]);
   request.token_ids.assign(ids.begin(), ids.end());
   const auto done = [batch = shared_from_this(), prompt, tokens = std::move(tokens),
                      usage](absl::StatusOr<std::string> text) {
@@ -167,7 +173,9 @@ void CompletionBatch::detokenize(int prompt, std::vector<TokenInfo> tokens, cons
 }
 
 void CompletionBatch::echo_then_generate(int prompt, Echo echo, const Usage& usage) {
-  if (plan_.generate) return generate(prompt, prompt_at(prompt), std::move(echo));
+  if (plan_.generate) {
+    return generate(prompt, std::move(texts_[static_cast<size_t>(prompt)]), std::move(echo));
+  }
   Started started;
   started.request_id = plan_.request.request_id;
   started.prompt_tokens = usage.prompt_tokens;

@@ -67,6 +67,8 @@ class CompletionBatch : public std::enable_shared_from_this<CompletionBatch> {
     RequestId id = 0;  // 0: none
   };
 
+  static std::vector<Prompt> take_prompts(Plan* plan);
+
   // The steps of a prompt.
   void begin(int prompt);
   void fill_in_the_middle(size_t family);
@@ -77,7 +79,6 @@ class CompletionBatch : public std::enable_shared_from_this<CompletionBatch> {
   // Makes an engine request by `submit`, unless the batch has been cancelled.
   template <class Submit>
   void make_request(int prompt, const Submit& submit);
-  const Prompt& prompt_at(int prompt) const;
 
   // Forwards an event, unless the batch has ended.
   template <class Event>
@@ -88,7 +89,9 @@ class CompletionBatch : public std::enable_shared_from_this<CompletionBatch> {
   void fail(int prompt, const absl::Status& status);
 
   Engine* const engine_;
-  const Plan plan_;
+  // Each until the answer is generated from it; used by one step at a time.
+  std::vector<Prompt> texts_;
+  const Plan plan_;  // without prompts
   const int per_prompt_;
   const int prompts_;
 

@@ -12,53 +12,32 @@
 #include "absl/strings/strip.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/base/version.h"
 #include "engine/host/requests/ingress.h"
 #include "server/edge/peer.h"
 #include "server/edge/status_text.h"
 #include "server/grpc/call_info.h"
 #include "server/grpc/response_to_proto.h"
+#include "server/http/cors.h"
+#include "server/http/credentials.h"
 #include "server/http/openai_call.h"
+#include "server/http/posted_response.h"
+#include "server/http/token_call.h"
 #include "server/openai/answer.h"
 #include "server/openai/error.h"
+#include "server/openai/json_text.h"
+#include "server/openai/translation.h"
 
 namespace tandem {
 namespace {
 
 constexpr size_t kMaxMessage = 4000;
 constexpr char kModels[] = "/v1/models";
+constexpr char kMessagesPath[] = "/v1/messages";
+constexpr char kMetricsPath[] = "/metrics";
 constexpr int kBodyThreads = 2;
 // The memory of the largest body, parsed, fits into a client's share of the account this often.
 constexpr int64_t kBodiesPerClient = 4;
-
-// Sends a response that another thread made.
-class PostedResponse final : public HttpServer::Work {
- public:
-  static void post(HttpServer& server, std::shared_ptr<HttpExchange> exchange, int status,
-                   HttpHeaders headers, std::string body) {
-    const std::shared_ptr<PostedResponse> response(
-        new PostedResponse(std::move(exchange), status, std::move(headers), std::move(body)));
-    response->self_ = response;
-    server.post(response.get());
-  }
-  void work() override {
-    const std::shared_ptr<PostedResponse> last = std::move(self_);
-    exchange_->respond(status_, headers_, body_);
-  }
-
- private:
-  PostedResponse(std::shared_ptr<HttpExchange> exchange, int status, HttpHeaders headers,
-                 std::string body)
-      : exchange_(std::move(exchange)),
-        status_(status),
-        headers_(std::move(headers)),
-        body_(std::move(body)) {}
-
-  const std::shared_ptr<HttpExchange> exchange_;
-  const int status_;
-  const HttpHeaders headers_;
-  const std::string body_;
-  std::shared_ptr<PostedResponse> self_;  // until it is sent
-};
 
 // "a%2Fb" -> "a/b". Other text is unchanged.
 std::string unescaped(absl::string_view text) {
@@ -103,6 +82,15 @@ bool is_json_type(const std::string& type) {
                                 "application/json");
 }
 
+// An error in the form of the API that the path belongs to.
+HttpAdmission shaped(const HttpMessage& head, HttpAdmission admission) {
+  HttpReply& reply = *admission.refusal;
+  if (absl::StartsWith(head.path, kMessagesPath) && !reply.body.empty()) {
+    reply.body = openai::messages_error(reply.body, reply.status, "");
+  }
+  return admission;
+}
+
 HttpServer::Bounds bounds_of(const ServerConfig& config, const MemoryAccount& account,
                              size_t connections) {
   HttpServer::Bounds out;
@@ -142,9 +130,10 @@ OpenAiError openai_error(const absl::Status& status, const std::string& request_
 
 absl::StatusOr<std::unique_ptr<OpenAiApi>> OpenAiApi::start(const std::string& address,
                                                             Acceptor::Bounds bounds,
-                                                            ServerState& state) {
+                                                            ServerState& state, StatusPages pages) {
   TANDEM_ASSIGN_OR_RETURN(Listener listener, listen_on("openai", address));
-  return std::unique_ptr<OpenAiApi>(new OpenAiApi(std::move(listener), bounds, state));
+  return std::unique_ptr<OpenAiApi>(
+      new OpenAiApi(std::move(listener), bounds, state, std::move(pages)));
 }
 
 const OpenAiApi::Route OpenAiApi::kRoutes[] = {
@@ -154,6 +143,17 @@ const OpenAiApi::Route OpenAiApi::kRoutes[] = {
      &OpenAiApi::complete},
     {"/v1/chat/completions", false, "POST", "openai/chat/completions", /*json=*/true,
      /*open=*/false, &OpenAiApi::chat},
+    {"/v1/responses", false, "POST", "openai/responses", true, false, &OpenAiApi::respond},
+    {kMessagesPath, false, "POST", "openai/messages", true, false, &OpenAiApi::send_message},
+    {"/v1/messages/count_tokens", false, "POST", "openai/messages/count_tokens", true, false,
+     &OpenAiApi::count_tokens},
+    {"/tokenize", false, "POST", "openai/tokenize", true, false, &OpenAiApi::tokenize},
+    {"/detokenize", false, "POST", "openai/detokenize", true, false, &OpenAiApi::detokenize},
+    {"/health", false, "GET", "openai/health", false, /*open=*/true, &OpenAiApi::show_health},
+    {"/healthz", false, "GET", "openai/healthz", false, /*open=*/true, &OpenAiApi::show_alive},
+    {"/readyz", false, "GET", "openai/readyz", false, /*open=*/true, &OpenAiApi::show_ready},
+    {"/version", false, "GET", "openai/version", false, /*open=*/true, &OpenAiApi::show_version},
+    {kMetricsPath, false, "GET", "openai/metrics", false, false, &OpenAiApi::show_metrics},
 };
 
 const OpenAiApi::Route* OpenAiApi::route_of(absl::string_view path) {
@@ -166,8 +166,10 @@ const OpenAiApi::Route* OpenAiApi::route_of(absl::string_view path) {
 }
 
 // Accepts a few connections above the limit, to reject them with 429.
-OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state)
+OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state,
+                     StatusPages pages)
     : state_(state),
+      pages_(std::move(pages)),
       started_(std::chrono::duration_cast<std::chrono::seconds>(
                    std::chrono::system_clock::now().time_since_epoch())
                    .count()),
@@ -197,7 +199,9 @@ std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Ro
                     "UNKNOWN_HOST"),
         403);
   }
+  if (const auto preflight = preflight_reply(config.cors_origins, head)) return *preflight;
   *route = route_of(head.path);
+  if (head.path == kMetricsPath && !config.openai_metrics) *route = nullptr;
   if (*route == nullptr) {
     std::vector<std::string> all;
     for (const Route& known : kRoutes) all.push_back(absl::StrCat(known.method, " ", known.path));
@@ -225,21 +229,23 @@ std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Ro
 HttpAdmission OpenAiApi::on_head(const HttpMessage& head, const std::string& peer) {
   HttpAdmission out;
   const Route* route = nullptr;
+  out.common = cors_headers(state_.config.cors_origins, head);
   out.refusal = check_head(head, &route);
-  if (out.refusal.has_value() || route->open) return out;
-  auto client = state_.authenticator()->identify(head.header("authorization"), peer);
+  if (out.refusal.has_value()) return shaped(head, std::move(out));
+  if (route->open) return out;
+  auto client = state_.authenticator()->identify(credentials_of(head), peer);
   const bool drained = client.ok() && route->json && state_.draining.load();
   if (client.ok() && !drained) {
     out.client = *std::move(client);
     return out;
   }
   const absl::Status status = drained ? shutting_down() : client.status();
-  const CallInfo info = begin_call(route->call, state_, peer, head.header("authorization"),
-                                   head.header("traceparent"));
+  const CallInfo info =
+      begin_call(route->call, state_, peer, credentials_of(head), head.header("traceparent"));
   end_call(state_, info, status, {});
   OpenAiError error = openai_error(status, info.request_id);
   out.refusal = {error.status, std::move(error.headers), std::move(error.body)};
-  return out;
+  return shaped(head, std::move(out));
 }
 
 void OpenAiApi::on_request(const std::shared_ptr<HttpExchange>& exchange) {
@@ -247,16 +253,81 @@ void OpenAiApi::on_request(const std::shared_ptr<HttpExchange>& exchange) {
 }
 
 void OpenAiApi::complete(const std::shared_ptr<HttpExchange>& exchange) {
-  OpenAiCall::start(openai::Kind::kCompletion, state_, http_, turns_, exchange);
+  OpenAiCall::start("openai/completions", openai::Kind::kCompletion, state_, http_, turns_,
+                    exchange);
 }
 
 void OpenAiApi::chat(const std::shared_ptr<HttpExchange>& exchange) {
-  OpenAiCall::start(openai::Kind::kChat, state_, http_, turns_, exchange);
+  OpenAiCall::start("openai/chat/completions", openai::Kind::kChat, state_, http_, turns_,
+                    exchange);
+}
+
+void OpenAiApi::respond(const std::shared_ptr<HttpExchange>& exchange) {
+  OpenAiCall::start("openai/responses", openai::Kind::kChat, state_, http_, turns_, exchange,
+                    openai::responses_translation());
+}
+
+void OpenAiApi::send_message(const std::shared_ptr<HttpExchange>& exchange) {
+  OpenAiCall::start("openai/messages", openai::Kind::kChat, state_, http_, turns_, exchange,
+                    openai::messages_translation());
+}
+
+void OpenAiApi::count_tokens(const std::shared_ptr<HttpExchange>& exchange) {
+  TokenCall::start(TokenCall::Kind::kCountTokens, state_, http_, turns_, exchange);
+}
+
+void OpenAiApi::tokenize(const std::shared_ptr<HttpExchange>& exchange) {
+  TokenCall::start(TokenCall::Kind::kTokenize, state_, http_, turns_, exchange);
+}
+
+void OpenAiApi::detokenize(const std::shared_ptr<HttpExchange>& exchange) {
+  TokenCall::start(TokenCall::Kind::kDetokenize, state_, http_, turns_, exchange);
+}
+
+// --- Status
+
+// As llama.cpp's: 200 once requests are served.
+void OpenAiApi::show_health(const std::shared_ptr<HttpExchange>& exchange) {
+  if (state_.ready()) {
+    return exchange->respond(200, {{"Content-Type", "application/json"}}, R"({"status":"ok"})");
+  }
+  const HttpReply reply = refusal_of(not_ready(), 503);
+  exchange->respond(reply.status, reply.headers, reply.body);
+}
+
+void OpenAiApi::show_alive(const std::shared_ptr<HttpExchange>& exchange) {
+  // The monitor exists before models are attached.
+  const bool loading = state_.engine.load() == nullptr;
+  const HttpResponse page = loading ? HttpResponse{200, "ok\n"} : pages_.alive();
+  exchange->respond(page.status, {{"Content-Type", "text/plain"}}, page.body);
+}
+
+void OpenAiApi::show_ready(const std::shared_ptr<HttpExchange>& exchange) {
+  const HttpResponse page = pages_.ready();
+  exchange->respond(page.status, {{"Content-Type", "text/plain"}}, page.body);
+}
+
+void OpenAiApi::show_version(const std::shared_ptr<HttpExchange>& exchange) {
+  exchange->respond(200, {{"Content-Type", "application/json"}},
+                    absl::StrCat("{\"version\":", openai::json_string(kVersion), "}"));
+}
+
+// The server's parts that metrics read are complete when models are attached.
+void OpenAiApi::show_metrics(const std::shared_ptr<HttpExchange>& exchange) {
+  if (state_.engine.load() == nullptr) {
+    const HttpReply reply = refusal_of(not_ready(), 503);
+    return exchange->respond(reply.status, reply.headers, reply.body);
+  }
+  worker_.post([this, exchange] {
+    PostedResponse::post(http_, exchange, 200,
+                         {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+                         pages_.metrics());
+  });
 }
 
 void OpenAiApi::list_models(const std::shared_ptr<HttpExchange>& exchange) {
   CallInfo info =
-      begin_call("openai/models", state_, exchange->peer, exchange->message.header("authorization"),
+      begin_call("openai/models", state_, exchange->peer, credentials_of(exchange->message),
                  exchange->message.header("traceparent"));
   worker_.post([this, exchange, info = std::move(info)] {
     const auto made = info.authenticated.ok()

@@ -1,6 +1,7 @@
-// The OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and /v1/chat/completions,
-// over plain HTTP on its own port. Requests are converted to tandem.v1 messages (openai/request.h)
-// and then handled like those of gRPC. docs/http_api.md lists all fields.
+// The OpenAI-compatible HTTP API: models, completions, chat completions, Responses, Anthropic's
+// Messages, tokens and status pages, over plain HTTP on its own port. Requests are converted to
+// tandem.v1 messages (openai/request.h) and then handled like those of gRPC. docs/http_api.md lists
+// the endpoints.
 //
 // A request is decided on its head: host, path, method, content type and token. Bodies are parsed
 // on a few threads, in turns by client. Endpoints without a body never wait for bodies.
@@ -8,6 +9,7 @@
 // start() and close() are called on one thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,18 +21,25 @@
 #include "engine/base/clock.h"
 #include "server/edge/acceptor.h"
 #include "server/edge/client_turns.h"
+#include "server/edge/http_endpoint.h"
 #include "server/edge/http_server.h"
 #include "server/edge/pulse.h"
 #include "server/server_state.h"
 
 namespace tandem {
 
+// The pages that the metrics port has too. The first two must be fast.
+struct StatusPages {
+  std::function<HttpResponse()> alive, ready;
+  std::function<std::string()> metrics;  // text exposition format
+};
+
 class OpenAiApi {
  public:
   // Binds `address`. `state` outlives this.
   static absl::StatusOr<std::unique_ptr<OpenAiApi>> start(const std::string& address,
                                                           Acceptor::Bounds bounds,
-                                                          ServerState& state);
+                                                          ServerState& state, StatusPages pages);
   ~OpenAiApi() { close(); }
 
   const std::string& address() const { return acceptor_.address(); }  // with the bound port
@@ -47,7 +56,7 @@ class OpenAiApi {
   void close();
 
  private:
-  OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state);
+  OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state, StatusPages pages);
 
   // An endpoint.
   struct Route {
@@ -69,6 +78,16 @@ class OpenAiApi {
   void list_models(const std::shared_ptr<HttpExchange>& exchange);
   void complete(const std::shared_ptr<HttpExchange>& exchange);
   void chat(const std::shared_ptr<HttpExchange>& exchange);
+  void respond(const std::shared_ptr<HttpExchange>& exchange);
+  void send_message(const std::shared_ptr<HttpExchange>& exchange);
+  void count_tokens(const std::shared_ptr<HttpExchange>& exchange);
+  void tokenize(const std::shared_ptr<HttpExchange>& exchange);
+  void detokenize(const std::shared_ptr<HttpExchange>& exchange);
+  void show_health(const std::shared_ptr<HttpExchange>& exchange);
+  void show_alive(const std::shared_ptr<HttpExchange>& exchange);
+  void show_ready(const std::shared_ptr<HttpExchange>& exchange);
+  void show_version(const std::shared_ptr<HttpExchange>& exchange);
+  void show_metrics(const std::shared_ptr<HttpExchange>& exchange);
 
   struct HttpPulse final : HttpServer::Work {
     void work() override { pulse.beat(); }
@@ -76,6 +95,7 @@ class OpenAiApi {
   };
 
   ServerState& state_;
+  const StatusPages pages_;
   const int64_t started_;  // seconds since 1970
   HttpPulse http_pulse_;
   Pulse worker_pulse_;

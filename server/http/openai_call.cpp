@@ -6,6 +6,7 @@
 #include "engine/base/status.h"
 #include "server/grpc/call_memory.h"
 #include "server/grpc/request_from_proto.h"
+#include "server/http/credentials.h"
 #include "server/http/openai_api.h"
 #include "server/openai/json_text.h"
 
@@ -17,10 +18,6 @@ constexpr int64_t kMaxJoinedBytes = 256 << 10;
 constexpr int64_t kCopiesOfAnswer = 3;
 constexpr int64_t kAnswerStep = 4 << 10;  // of the charge of an answer
 constexpr size_t kTurnBytes = 4 << 10;    // the cost of a request, in addition to its body
-
-const char* name_of(openai::Kind kind) {
-  return kind == openai::Kind::kChat ? "openai/chat/completions" : "openai/completions";
-}
 
 // The prompts after the first one.
 absl::Status read_more_prompts(const openai::Request& from, CompletionBatch::Plan* plan) {
@@ -63,9 +60,7 @@ class OpenAiCall::EngineSink final : public BatchSink {
   }
   void chunk(Chunk event) override { call_->on_chunk(std::move(event)); }
   void finished(Finished event) override { call_->on_finished(event); }
-  void failed(const absl::Status& status) override {
-    call_->on_failed(openai::renamed(status, call_->kind_, call_->names_));
-  }
+  void failed(const absl::Status& status) override { call_->on_failed(call_->renamed(status)); }
 
  private:
   const std::shared_ptr<OpenAiCall> call_;
@@ -81,15 +76,16 @@ OpenAiCall::OpenAiCall(openai::Kind kind, ServerState& state, HttpServer& server
       out_({state.config.max_unread_bytes, state.config.max_unread_tokens, kMaxJoinedBytes}, this),
       record_(state) {}
 
-void OpenAiCall::start(openai::Kind kind, ServerState& state, HttpServer& server,
-                       ClientTurns& turns, std::shared_ptr<HttpExchange> exchange) {
+void OpenAiCall::start(const char* name, openai::Kind kind, ServerState& state, HttpServer& server,
+                       ClientTurns& turns, std::shared_ptr<HttpExchange> exchange,
+                       std::unique_ptr<openai::Translation> translation) {
   const std::shared_ptr<OpenAiCall> call(
       new OpenAiCall(kind, state, server, turns, std::move(exchange)));
   call->self_ = call;
+  call->translation_ = std::move(translation);
   const HttpExchange& from = *call->exchange_;
-  call->record_.info =
-      begin_call(name_of(kind), state, from.peer, from.message.header("authorization"),
-                 from.message.header("traceparent"));
+  call->record_.info = begin_call(name, state, from.peer, credentials_of(from.message),
+                                  from.message.header("traceparent"));
   call->exchange_->listen(call.get());
   absl::Status entered = state.calls.enter(from.peer);
   call->entered_ = entered.ok();
@@ -114,21 +110,35 @@ void OpenAiCall::parse(const absl::Status& turn) {
   on_failed(status);
 }
 
+absl::StatusOr<openai::Request> OpenAiCall::read_request(const std::string& body) {
+  if (translation_ == nullptr) return openai::request_from(kind_, body);
+  TANDEM_ASSIGN_OR_RETURN(const std::string chat, translation_->request(body));
+  auto read = openai::request_from(kind_, chat);
+  if (!read.ok()) return translation_->renamed(read.status());
+  return read;
+}
+
+// `status` with the client's names of the fields.
+absl::Status OpenAiCall::renamed(const absl::Status& status) const {
+  const absl::Status of_openai = openai::renamed(status, kind_, names_);
+  return translation_ == nullptr ? of_openai : translation_->renamed(of_openai);
+}
+
 absl::Status OpenAiCall::submit() {
   if (gone_.load()) return no_request();
   TANDEM_RETURN_IF_ERROR(record_.info.authenticated);
   const std::string& body = exchange_->message.body;
   TANDEM_RETURN_IF_ERROR(
       exchange_->charge.try_resize(exchange_->charge.bytes() + openai::parse_memory(body)));
-  auto read = openai::request_from(kind_, body);
+  auto read = read_request(body);
   if (!read.ok()) return read.status();
   openai::Request& request = *read;
   names_ = request.names;
   auto checked = record_.check(request.message);
-  if (!checked.ok()) return openai::renamed(checked.status(), kind_, names_);
+  if (!checked.ok()) return renamed(checked.status());
   CompletionBatch::Plan plan;
   const absl::Status prompts = read_more_prompts(request, &plan);
-  if (!prompts.ok()) return openai::renamed(prompts, kind_, names_);
+  if (!prompts.ok()) return renamed(prompts);
   plan.request = std::move(checked->request);
   plan.request.stopping.fill_context = request.fill_context;
   plan.echo = request.echo;
@@ -238,6 +248,7 @@ void OpenAiCall::on_finished(const Finished& event) {
     answer_->finished(finished);
     if (!record_.all_finished()) return;
     item.text = answer_->json();
+    if (translation_ != nullptr) item.text = translation_->answer(item.text);
     const absl::Status fits =
         check_response_size(item.text.size(), record_.state.config.max_send_bytes);
     if (!fits.ok()) return on_failed(fits);
@@ -258,9 +269,10 @@ void OpenAiCall::end(const absl::Status& status, std::optional<OpenAiItem> last)
 // --- HTTP server's thread
 
 std::string OpenAiCall::render(const OpenAiItem& item) {
-  return item.choice < 0
-             ? item.text
-             : events_->chunk(item.choice, item.text, item.listed, item.count, item.more);
+  std::string events =
+      item.choice < 0 ? item.text
+                      : events_->chunk(item.choice, item.text, item.listed, item.count, item.more);
+  return translation_ == nullptr ? events : translation_->events(events);
 }
 
 // Called before the first event, which may also be the last.
@@ -290,9 +302,15 @@ void OpenAiCall::write_last(OpenAiItem item) {
 
 void OpenAiCall::finish(const absl::Status& status) {
   finishing_ = true;
-  const OpenAiError error = openai_error(status, record_.info.request_id);
-  if (!exchange_->begun()) return exchange_->respond(error.status, error.headers, error.body);
-  exchange_->end(openai::Events::error(error.body));
+  const std::string& id = record_.info.request_id;
+  const OpenAiError error = openai_error(status, id);
+  if (!exchange_->begun()) {
+    return exchange_->respond(
+        error.status, error.headers,
+        translation_ == nullptr ? error.body : translation_->error(error.body, error.status, id));
+  }
+  exchange_->end(translation_ == nullptr ? openai::Events::error(error.body)
+                                         : translation_->error_event(error.body, error.status, id));
 }
 
 void OpenAiCall::written(bool ok) {

@@ -22,6 +22,7 @@
 #include "server/http/completion_batch.h"
 #include "server/openai/answer.h"
 #include "server/openai/request.h"
+#include "server/openai/translation.h"
 
 namespace tandem {
 
@@ -49,8 +50,10 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
                          private HttpExchange::Listener {
  public:
   // On the HTTP server's thread. All arguments outlive the call.
-  static void start(openai::Kind kind, ServerState& state, HttpServer& server, ClientTurns& turns,
-                    std::shared_ptr<HttpExchange> exchange);
+  // `name`: of the call, in the log. `translation`: of another API to a chat completion, or null.
+  static void start(const char* name, openai::Kind kind, ServerState& state, HttpServer& server,
+                    ClientTurns& turns, std::shared_ptr<HttpExchange> exchange,
+                    std::unique_ptr<openai::Translation> translation = nullptr);
 
  private:
   class EngineSink;
@@ -66,6 +69,8 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   // On a thread of `turns_`. `turn`: not OK if the request is dropped before its turn.
   void parse(const absl::Status& turn);
   absl::Status submit();
+  absl::StatusOr<openai::Request> read_request(const std::string& body);
+  absl::Status renamed(const absl::Status& status) const;
   absl::Status charge_answer();               // begins the charge
   absl::Status charge_answer(int64_t bytes);  // on the engine's thread
 
@@ -97,6 +102,7 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   void release() override;
 
   const openai::Kind kind_;
+  std::unique_ptr<openai::Translation> translation_;  // null: none
   HttpServer& server_;
   ClientTurns& turns_;
   uint64_t turn_number_ = 0;        // in `turns_`
@@ -120,7 +126,7 @@ class OpenAiCall final : public std::enable_shared_from_this<OpenAiCall>,
   std::optional<openai::Answer> answer_;    // unless streamed
   MemoryAccount::Charge answer_charge_;     // until it is written
   int64_t prompt_tokens_ = 0;               // of prompts whose first choice has finished
-  bool too_long_ = false;                   // the response is too long, and the request still runs
+  bool too_long_ = false;                   // the response does not fit, and the request still runs
   std::shared_ptr<CompletionBatch> batch_;  // set before out_.attach()
 };
 

@@ -24,8 +24,8 @@ absl::Status of_field(const absl::Status& status) {
 
 absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_constraint(
     const Deployment& deployment, const LoadedModel& writer, const GenerateRequest& request,
-    const std::optional<GrammarSpec>& constraint) {
-  if (!constraint) return nullptr;
+    const std::optional<GrammarSpec>& spec) {
+  if (!spec) return nullptr;
   if (request.stopping.ignore_eos) {
     return out_of_range("ignore_eos", "true", "false with a constraint");
   }
@@ -38,7 +38,7 @@ absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_constraint(
         "constraint: model \"", deployment.name, "\" has no end-of-text token; offered: unset"));
   }
   auto constraint =
-      deployment.grammars->constraint(request.client, writer.tokenizer, ends, *constraint);
+      deployment.grammars->constraint(request.client, writer.tokenizer, ends, *spec);
   if (!constraint.ok()) return of_field(constraint.status());
   return constraint;
 }

@@ -16,7 +16,7 @@ namespace tandem {
 // naming the kind of constraint; FAILED_PRECONDITION if the model has no end-of-text token.
 absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_constraint(
     const Deployment& deployment, const LoadedModel& writer, const GenerateRequest& request,
-    const std::optional<GrammarSpec>& constraint);
+    const std::optional<GrammarSpec>& spec);
 
 // Adds it to the processors of one choice.
 void constrain(std::shared_ptr<TokenConstraint> constraint, SequenceSpec* spec);

@@ -53,6 +53,7 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
     StreamDecoder decoder;
     StopMatcher stops;
     std::optional<AnswerParser> parser;
+    int64_t answer_tokens = 0;  // with a parser
     int64_t reasoning_tokens = 0;
     std::vector<Emitted> taken;  // text thread; swaps memory with Arrived::tokens
   };
@@ -208,7 +209,9 @@ Chunk RequestStream::Choice::text_of(const std::vector<Emitted>& tokens) {
     stops.push(text, released);
     const bool in_reasoning = parser->in_reasoning();
     parser->push(released, &parts);
-    if (in_reasoning || parser->in_reasoning()) ++reasoning_tokens;
+    ++answer_tokens;
+    // The block begins the answer. Its opening tag may be several tokens.
+    if (in_reasoning || parser->in_reasoning()) reasoning_tokens = answer_tokens;
   }
   add_parts(std::move(parts), &chunk);
   return chunk;

@@ -40,7 +40,7 @@ std::string refused(Make make, const std::string& body) {
 }
 
 // The events of a stream, each checked to be named by its type.
-std::vector<json> events_in(const std::string& stream) {
+std::vector<json> translated_events(const std::string& stream) {
   std::vector<json> out;
   for (absl::string_view event : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> lines =
@@ -92,7 +92,7 @@ std::vector<json> translated_stream(Make make, const std::vector<std::string>& c
   const auto translation = make();
   std::string out;
   for (const std::string& events : chat_events) out += translation->events(events);
-  return events_in(out);
+  return translated_events(out);
 }
 
 TEST(MessagesTranslation, ARequestIsAChat) {
@@ -196,7 +196,7 @@ TEST(MessagesTranslation, ErrorsHaveAnthropicsShape) {
   EXPECT_EQ(json::parse(messages_error(chat_error, 429, "req-1")),
             json::parse(R"({"type":"error","error":{"type":"rate_limit_error","message":"m"},
                             "request_id":"req-1"})"));
-  const auto events = events_in(messages_translation()->error_event(chat_error, 503, ""));
+  const auto events = translated_events(messages_translation()->error_event(chat_error, 503, ""));
   EXPECT_EQ(events[0]["error"]["type"], "overloaded_error");
   const absl::Status renamed = messages_translation()->renamed(wrong_field("stop[1]", "d"));
   EXPECT_EQ(violations_of(renamed)[0].field, "stop_sequences[1]");
@@ -306,7 +306,7 @@ TEST(ResponsesTranslation, AStreamHasOpenAisEvents) {
 TEST(ResponsesTranslation, ErrorsHaveOpenAisShape) {
   const std::string chat_error = R"({"error":{"message":"m","type":"x","param":"p","code":"c"}})";
   EXPECT_EQ(responses_translation()->error(chat_error, 400, "r"), chat_error);
-  const auto events = events_in(responses_translation()->error_event(chat_error, 500, ""));
+  const auto events = translated_events(responses_translation()->error_event(chat_error, 500, ""));
   EXPECT_EQ(events[0], json::parse(R"({"type":"error","code":"c","message":"m","param":"p",
                                        "sequence_number":0})"));
   const absl::Status renamed = responses_translation()->renamed(wrong_field("max_tokens", "d"));

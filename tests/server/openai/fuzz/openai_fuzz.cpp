@@ -1,11 +1,12 @@
-// OpenAI's JSON from anywhere, as a completion and as a chat: it becomes a message, or is refused
-// as the client's fault, without quoting texts.
+// JSON from anywhere, as a completion, a chat, a Messages and a Responses request: it becomes a
+// message, or is refused as the client's fault, without quoting texts.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "server/openai/json_text.h"
 #include "server/openai/request.h"
+#include "server/openai/translation.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace tandem::openai {
@@ -35,6 +36,19 @@ void run(Kind kind, const std::string& body) {
   check(again.ParseFromString(m.SerializeAsString()), "strings that are no UTF-8");
 }
 
+// Requests of other APIs become JSON of a chat, which is then read as one.
+void run(Translation& translation, const std::string& body) {
+  const auto chat = translation.request(body);
+  if (!chat.ok()) {
+    fuzz::check_refusal(chat.status());
+    check(chat.status().message().find(kCanary) == absl::string_view::npos, "a text in an error",
+          std::string(chat.status().message()));
+    return;
+  }
+  check(is_json(*chat), "a translation that is no JSON", *chat);
+  run(Kind::kChat, *chat);
+}
+
 }  // namespace
 }  // namespace tandem::openai
 
@@ -45,5 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string body = tandem::fuzz::text_of(data, size);
   run(Kind::kCompletion, body);
   run(Kind::kChat, body);
+  run(*messages_translation(), body);
+  run(*responses_translation(), body);
   return 0;
 }
