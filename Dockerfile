@@ -4,7 +4,7 @@
 # The base images are pinned by digest, so that builds are reproducible. For newer ones pass --build-arg DEBIAN=debian:12@sha256:...
 # and DEBIAN_SLIM=debian:12-slim@sha256:... (printed by docker buildx imagetools inspect debian:12). The digests below are those that
 # other projects pin; they were not verified against a registry. Other versions are pinned in scripts/versions.env and
-# engine/text/rust/Cargo.lock.
+# the Cargo.lock files.
 #
 # --build-arg NEWER_GRPC=1 compiles the server with a newer gRPC than Debian's (docs/security.md).
 ARG DEBIAN=debian:12@sha256:8a8cd02c5912770b4980228a54d4aff9e4f986f1eb2525d2d371dec5232cefcc
@@ -21,16 +21,16 @@ FROM source AS build-cpu
 ARG NEWER_GRPC=
 RUN scripts/setup ${NEWER_GRPC:+--grpc}
 COPY . .
-RUN scripts/setup && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build release tandem-server tandem
-RUN mkdir -p /runtime/usr/local/bin && cp build/release/bin/tandem-server build/release/bin/tandem /runtime/usr/local/bin/ \
+RUN scripts/setup && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build release tandem-server tandem tandem-pull
+RUN mkdir -p /runtime/usr/local/bin && cp build/release/bin/tandem-server build/release/bin/tandem build/release/bin/tandem-pull /runtime/usr/local/bin/ \
  && deploy/runtime_files build/release/bin/tandem-server build/release/bin/tandem | tar -chPf - -T - | tar -xf - -C /runtime
 
 FROM source AS build-cuda
 ARG NEWER_GRPC=
 RUN scripts/setup --cuda ${NEWER_GRPC:+--grpc}
 COPY . .
-RUN scripts/setup --cuda && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build cuda-image tandem-server tandem
-RUN mkdir -p /runtime/usr/local/bin && cp build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem /runtime/usr/local/bin/ \
+RUN scripts/setup --cuda && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build cuda-image tandem-server tandem tandem-pull
+RUN mkdir -p /runtime/usr/local/bin && cp build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem build/cuda-image/bin/tandem-pull /runtime/usr/local/bin/ \
  && deploy/runtime_files --cuda build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem | tar -chPf - -T - | tar -xf - -C /runtime
 
 # Debian libraries, the programs, the demo models. No compiler, no Python, no build tools.

@@ -33,6 +33,11 @@ if(TANDEM_CARGO AND TANDEM_TORCH AND EXISTS ${crate}/Cargo.toml)
   tandem_check(rust.text rust 1200
     ${TANDEM_CARGO} test --release --locked --manifest-path ${crate}/Cargo.toml)
 endif()
+set(crate ${CMAKE_SOURCE_DIR}/client/pull)
+if(TANDEM_CARGO AND TANDEM_SERVER AND NOT TANDEM_SANITIZE AND EXISTS ${crate}/Cargo.toml)
+  tandem_check(rust.pull rust 1200
+    ${TANDEM_CARGO} test --release --locked --manifest-path ${crate}/Cargo.toml)
+endif()
 
 if(TANDEM_TORCH AND TANDEM_SERVER)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests

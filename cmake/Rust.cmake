@@ -1,25 +1,39 @@
-# tandem_rust_library(NAME CRATE LIBRARY): the imported target tandem::NAME, a static library that cargo builds. All presets and
-# checkouts share cargo's target folder, so dependencies are compiled once.
+# Functions for crates. All presets and checkouts share cargo's target folder, so dependencies are compiled once.
+
+# tandem_cargo(CRATE FILE OUTPUT): a custom command that builds the crate and copies FILE of its release folder to OUTPUT.
+function(tandem_cargo crate file output)
+  find_program(TANDEM_CARGO cargo HINTS $ENV{HOME}/.cargo/bin REQUIRED)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${crate}/src/*)
+  set(target_dir ${TANDEM_HOME}/cargo-target)
+  get_filename_component(folder ${output} DIRECTORY)
+  file(MAKE_DIRECTORY ${folder})
+  add_custom_command(
+    OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${target_dir}
+            ${TANDEM_CARGO} build --release --locked --quiet --manifest-path ${crate}/Cargo.toml
+    COMMAND ${CMAKE_COMMAND} -E copy ${target_dir}/release/${file} ${output}
+    DEPENDS ${sources} ${crate}/Cargo.toml ${crate}/Cargo.lock
+    COMMENT "Building ${file} with cargo"
+    VERBATIM)
+endfunction()
+
+# tandem_rust_library(NAME CRATE LIBRARY): the imported target tandem::NAME, a static library that cargo builds.
 function(tandem_rust_library name crate library)
   add_library(tandem::${name} INTERFACE IMPORTED GLOBAL)
   if(NOT EXISTS ${crate}/Cargo.toml)
     message(STATUS "No crate in ${crate}: tandem::${name} is empty")
     return()
   endif()
-  find_program(TANDEM_CARGO cargo HINTS $ENV{HOME}/.cargo/bin REQUIRED)
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${crate}/src/*)
-  set(target_dir ${TANDEM_HOME}/cargo-target)
   set(archive ${CMAKE_BINARY_DIR}/rust/lib${library}.a)
-  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/rust)
-  add_custom_command(
-    OUTPUT ${archive}
-    COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${target_dir}
-            ${TANDEM_CARGO} build --release --locked --quiet --manifest-path ${crate}/Cargo.toml
-    COMMAND ${CMAKE_COMMAND} -E copy ${target_dir}/release/lib${library}.a ${archive}
-    DEPENDS ${sources} ${crate}/Cargo.toml ${crate}/Cargo.lock
-    COMMENT "Building ${library} with cargo"
-    VERBATIM)
+  tandem_cargo(${crate} lib${library}.a ${archive})
   add_custom_target(${name}_build DEPENDS ${archive})
   add_dependencies(tandem::${name} ${name}_build)
   target_link_libraries(tandem::${name} INTERFACE ${archive} Threads::Threads ${CMAKE_DL_LIBS} m)
+endfunction()
+
+# tandem_rust_program(NAME CRATE): the target NAME, which puts the program NAME beside the others.
+function(tandem_rust_program name crate)
+  set(program ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/${name})
+  tandem_cargo(${crate} ${name} ${program})
+  add_custom_target(${name} ALL DEPENDS ${program})
 endfunction()

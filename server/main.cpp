@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "engine/host/engine.h"
 #include "engine/host/models/models.h"
 #include "server/edge/memory_limit.h"
+#include "server/hub_models.h"
 #include "server/observe/log.h"
 #include "server/observe/process_stats.h"
 #include "server/options.h"
@@ -151,6 +153,34 @@ bool write_port_file(const std::string& path, const Server& server) {
   return std::rename(temporary.c_str(), path.c_str()) == 0;
 }
 
+// Sends SIGTERM to this process when standard input ends: the process at its other end has closed
+// it, or has ended.
+void stop_with_stdin() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for other threads
+  std::thread([] {
+    char ignored[256];
+    ssize_t n = 0;
+    do {
+      n = read(STDIN_FILENO, ignored, sizeof(ignored));
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    kill(getpid(), SIGTERM);
+  }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// Fetches the models of a hub that flags name.
+absl::Status fetch_models(Options* options) {
+  options->fetch = [offline = options->check](const std::vector<std::string>& names) {
+    return run_tandem_pull(names, offline);
+  };
+  auto note = resolve_hub_models(options->fetch, &options->models);
+  if (!note.ok()) return note.status();
+  options->draft_note = *std::move(note);
+  return absl::OkStatus();
+}
+
 int fail(const absl::Status& status) {
   std::fprintf(stderr, "tandem-server: %s\n", std::string(status.message()).c_str());
   return kCannotStart;
@@ -176,6 +206,8 @@ int run(const Options& options) {
              json ? LogFormat::kJson : LogFormat::kText);
   if (!configuration.ok()) return fail(configuration.status());
 
+  if (!options.draft_note.empty())
+    log_info("draft_model", {{"note", options.draft_note, LogField::kMaxMessage}});
   raise_file_limit();
   std::unique_ptr<Engine> engine;  // outlives the server on every path
   auto server = Server::start(configuration->server);
@@ -234,6 +266,9 @@ int main(int argc, char** argv) {
                 tandem::kCommit, *tandem::kTorchVersion ? ", torch " : "", tandem::kTorchVersion);
     return 0;
   }
+  if (options->stop_with_stdin) tandem::stop_with_stdin();
+  if (const auto status = tandem::fetch_models(&*options); !status.ok())
+    return tandem::fail(status);
   if (const char* target = std::getenv("TANDEM_CPU_TARGET")) options->cpu_target = target;
   return options->check ? tandem::check(*options) : tandem::run(*options);
 }

@@ -24,9 +24,13 @@ Flags flags_of(Options* options) {
   flags.section("Models (one of --config and --model)");
   flags.text("config", "FILE", "deployment file (schema: proto/tandem/config/v1)",
              &options->config);
-  flags.texts("model", "NAME=PATH", "serve a Hugging Face directory or GGUF file; repeatable",
+  flags.texts("model", "[NAME=]MODEL",
+              "serve a Hugging Face directory, a GGUF file, or ORG/REPO[:QUANT] of\n"
+              "the Hugging Face hub, which is fetched (tandem-pull --help); repeatable",
               &models->models);
-  add_text(&flags, "small", "PATH", "small model that drafts for the model of --model",
+  add_text(&flags, "small", "MODEL",
+           "small model that drafts for the model of --model; auto: the measured\n"
+           "one for an ORG/REPO that docs/draft_models.md lists",
            &models->small);
   add_text(&flags, "small-masks", "DIRECTORY",
            "trained mask tokens of the small model (tuning/bita.py)", &models->small_masks);
@@ -51,6 +55,9 @@ Flags flags_of(Options* options) {
                0, 86400, &options->grace_seconds);
   flags.text("log-level", "LEVEL", "debug, info, warn, error (default info)", &options->log_level);
   flags.text("log-format", "FORMAT", "text, json (default text)", &options->log_format);
+  flags.toggle("stop-with-stdin",
+               "stop as after SIGTERM when standard input ends, for programs that own the\nserver",
+               &options->stop_with_stdin);
   flags.toggle("insecure", "allow calls from other machines without TLS", &options->insecure);
   flags.section("Other");
   flags.toggle("check", "check flags, configuration and files, then exit; reads no weights",
@@ -66,9 +73,10 @@ std::string options_help() {
   Options unused;
   return absl::StrCat(
       "tandem-server: serves language models over gRPC, and over HTTP with --openai.\n\n"
-      "Usage: tandem-server --model NAME=PATH [flags]\n"
+      "Usage: tandem-server --model [NAME=]MODEL [flags]\n"
       "       tandem-server --config FILE [flags]\n\n"
       "  tandem-server --model chat=model.gguf --small small.gguf --openai 127.0.0.1:8000\n"
+      "  tandem-server --model Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF --small auto\n"
       "  tandem-server --model code=models/code-large --device cpu:0 --dtype fp32\n"
       "  tandem-server --config deploy/demo.textproto --check\n\n"
       "Signals: SIGTERM and SIGINT drain: running streams may finish within the grace time.\n"
@@ -121,7 +129,8 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
 absl::StatusOr<Configuration> configure(const Options& options) {
   Configuration out;
   if (options.config.has_value()) {
-    TANDEM_ASSIGN_OR_RETURN(const ConfigFile file, ConfigFile::load(*options.config));
+    TANDEM_ASSIGN_OR_RETURN(ConfigFile file, ConfigFile::load(*options.config));
+    if (options.fetch) TANDEM_RETURN_IF_ERROR(resolve_hub_models(options.fetch, &file));
     TANDEM_ASSIGN_OR_RETURN(out.engine, engine_config(file));
     TANDEM_ASSIGN_OR_RETURN(out.server, server_config(file));
   } else {

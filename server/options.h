@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "engine/base/config.h"
 #include "engine/host/config/config.h"
+#include "server/hub_models.h"
 #include "server/server_config.h"
 
 namespace tandem {
@@ -15,6 +16,8 @@ namespace tandem {
 struct Options {
   std::optional<std::string> config;
   ModelFlags models;
+  std::string draft_note;  // of resolve_hub_models(), for the log
+  FetchModels fetch;       // for models of a hub in the file; null: there are none
   std::optional<std::string> listen;
   std::optional<std::string> http;
   std::optional<std::string> openai;
@@ -27,6 +30,7 @@ struct Options {
   bool help = false;
   bool version = false;
   bool check = false;
+  bool stop_with_stdin = false;
   // DeviceConfig::cpu_target of all devices: TANDEM_CPU_TARGET of the environment (main.cpp).
   std::string cpu_target;
 };

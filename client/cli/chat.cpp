@@ -1,4 +1,6 @@
 // `tandem chat`: a conversation in the terminal.
+#include "client/cli/chat.h"
+
 #include <unistd.h>
 
 #include <atomic>
@@ -159,14 +161,24 @@ class ChatSession {
 
 absl::StatusOr<int> run_chat(CommandLine& line) {
   RequestFlags request_flags;
-  request_flags.add_to(&line.flags, /*prompts=*/false);
-  line.flags.section("Output");
-  line.add_color(
-      "color tokens by the model that proposed them: auto, always, never (default auto)");
+  add_chat_flags(&line, &request_flags);
   TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse());
   if (!go) return kSuccess;
-  TANDEM_ASSIGN_OR_RETURN(v1::GenerateRequest request, request_flags.request_without_prompt());
+  return chat(line, request_flags, [] { return absl::OkStatus(); });
+}
 
+}  // namespace
+
+void add_chat_flags(CommandLine* line, RequestFlags* request_flags) {
+  request_flags->add_to(&line->flags, /*prompts=*/false);
+  line->flags.section("Output");
+  line->add_color(
+      "color tokens by the model that proposed them: auto, always, never (default auto)");
+}
+
+absl::StatusOr<int> chat(CommandLine& line, const RequestFlags& request_flags,
+                         const std::function<absl::Status()>& before_connecting) {
+  TANDEM_ASSIGN_OR_RETURN(v1::GenerateRequest request, request_flags.request_without_prompt());
   struct {
     Mutex mutex;
     ChatSession* session ABSL_GUARDED_BY(mutex) = nullptr;
@@ -176,6 +188,7 @@ absl::StatusOr<int> run_chat(CommandLine& line) {
     if (running.session == nullptr) _exit(kInterrupted);  // still connecting
     running.session->interrupt();
   });
+  TANDEM_RETURN_IF_ERROR(before_connecting());
   TANDEM_RETURN_IF_ERROR(line.connect(request.mutable_model()));
   ChatSession session(&line.client(), std::move(request), request_flags.system.value_or(""),
                       line.colours());
@@ -188,8 +201,6 @@ absl::StatusOr<int> run_chat(CommandLine& line) {
   set_session(nullptr);
   return status;
 }
-
-}  // namespace
 
 Command chat_command() { return {"chat", "talk to a model in the terminal", kChatIntro, run_chat}; }
 

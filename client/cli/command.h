@@ -40,6 +40,8 @@ Command tokenize_command();
 Command detokenize_command();
 Command score_command();
 Command health_command();
+Command pull_command();
+Command serve_and_chat_command();
 Command completion_command();
 Command version_command();
 
@@ -76,6 +78,8 @@ class CommandLine {
 
   // Connects. If `model` is given and empty, it becomes the name of the only model served.
   absl::Status connect(std::string* model = nullptr);
+  // Before connect(): the address, in place of --server and the environment.
+  void set_server(std::string address) { server_ = std::move(address); }
   Client& client() const { return *client_; }  // REQUIRES: connect() is OK
 
  private:

@@ -10,6 +10,7 @@
 #include "server/grpc/complete_response.h"
 #include "server/grpc/generate_call.h"
 #include "server/grpc/request_from_proto.h"
+#include "server/grpc/rerank.h"
 #include "server/grpc/response_to_proto.h"
 #include "server/grpc/unary_call.h"
 
@@ -138,6 +139,27 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
   return absl::OkStatus();
 }
 
+absl::Status start_rerank(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
+  v1::RerankRequest message;
+  TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
+  TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
+  TANDEM_RETURN_IF_ERROR(check_rerank(message));
+  call->summary.reached_engine = true;
+  const RerankScorer scorer = {
+      .score = [engine](ScoreRequest request,
+                        auto done) { return engine->score(std::move(request), std::move(done)); },
+      .cancel = [engine](RequestId id) { engine->cancel(id); },
+      .token_bytes =
+          [engine, model = message.model()](Token id) { return engine->token_bytes(model, id); }};
+  const auto rerank = Rerank::start(
+      std::move(message), call->info, scorer, [call](absl::StatusOr<v1::RerankResponse> response) {
+        if (!response.ok()) return call->fail(classify_cancellation(response.status(), call->info));
+        call->finish(*response);
+      });
+  call->on_cancel([rerank] { rerank->cancel(); });
+  return absl::OkStatus();
+}
+
 absl::Status start_tokenize(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
   v1::TokenizeRequest message;
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
@@ -204,6 +226,7 @@ GenerationService::GenerationService(ServerState& state) : state_(state) {
   generate_ = add_async_method("/tandem.v1.Generation/Generate");
   unary("/tandem.v1.Generation/Complete", "Complete", start_complete);
   unary("/tandem.v1.Generation/Score", "Score", start_score);
+  unary("/tandem.v1.Generation/Rerank", "Rerank", start_rerank);
   unary("/tandem.v1.Generation/Tokenize", "Tokenize", start_tokenize);
   unary("/tandem.v1.Generation/Detokenize", "Detokenize", start_detokenize);
 }

@@ -38,7 +38,7 @@ TEST(ServerLimits, BrokenMessagesAreNamedAsSuch) {
       "\x0a\x04"
       "fake";                                   // 1: "fake"
   const std::string text = "\x1a\x02\xff\xfe";  // 3: two bytes that are not UTF-8
-  for (const char* method : {"Generate", "Complete", "Score", "Tokenize", "Detokenize"}) {
+  for (const char* method : {"Generate", "Complete", "Score", "Rerank", "Tokenize", "Detokenize"}) {
     const std::string path = std::string("/tandem.v1.Generation/") + method;
     const auto status = send_raw(h.server->grpc_address(), path, "\xff\xff\xff");
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;

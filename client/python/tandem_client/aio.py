@@ -14,7 +14,7 @@ from .channel import OPTIONS, address_of, calls_of, credentials_of, metadata_of
 from .errors import TandemError
 from .messages import ListModelsRequest
 from .retry import Retry
-from .types import Chunk, Completion, Finished, Message, Score, Started
+from .types import Chunk, Completion, Finished, Message, RerankResult, Score, Started
 
 
 class AsyncClient:
@@ -124,6 +124,12 @@ class AsyncClient:
         """Returns log-probabilities of `continuation`, and of the prompt if `score_prompt` is set."""
         asked = request.score_request(model, prompt, messages, continuation, options)
         return Score.of(await self._call("Score", asked))
+
+    async def rerank(
+        self, model: str, query: str, documents: Sequence[str], **options: Any
+    ) -> list[RerankResult]:
+        asked = request.rerank_request(model, query, documents, options)
+        return RerankResult.list_of(await self._call("Rerank", asked))
 
     async def tokenize(
         self,

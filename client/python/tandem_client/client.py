@@ -14,7 +14,7 @@ from .channel import OPTIONS, address_of, calls_of, credentials_of, metadata_of
 from .errors import TandemError
 from .messages import ListModelsRequest
 from .retry import Retry
-from .types import Chunk, Completion, Finished, Message, Score, Started
+from .types import Chunk, Completion, Finished, Message, RerankResult, Score, Started
 
 
 class Client:
@@ -125,6 +125,13 @@ class Client:
         """Returns log-probabilities of `continuation`, and of the prompt if `score_prompt` is set."""
         asked = request.score_request(model, prompt, messages, continuation, options)
         return Score.of(self._call("Score", asked))
+
+    def rerank(
+        self, model: str, query: str, documents: Sequence[str], **options: Any
+    ) -> list[RerankResult]:
+        """The documents by relevance to the query, the most relevant first. `instruction`, `top_n`, `return_documents`."""
+        asked = request.rerank_request(model, query, documents, options)
+        return RerankResult.list_of(self._call("Rerank", asked))
 
     def tokenize(
         self,

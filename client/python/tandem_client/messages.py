@@ -33,6 +33,8 @@ GenerateResponse = message("tandem.v1.GenerateResponse")
 CompleteResponse = message("tandem.v1.CompleteResponse")
 ScoreRequest = message("tandem.v1.ScoreRequest")
 ScoreResponse = message("tandem.v1.ScoreResponse")
+RerankRequest = message("tandem.v1.RerankRequest")
+RerankResponse = message("tandem.v1.RerankResponse")
 TokenizeRequest = message("tandem.v1.TokenizeRequest")
 TokenizeResponse = message("tandem.v1.TokenizeResponse")
 DetokenizeRequest = message("tandem.v1.DetokenizeRequest")
@@ -49,6 +51,7 @@ CALLS = {
     "Generate": ("/tandem.v1.Generation/Generate", GenerateRequest, GenerateResponse),
     "Complete": ("/tandem.v1.Generation/Complete", GenerateRequest, CompleteResponse),
     "Score": ("/tandem.v1.Generation/Score", ScoreRequest, ScoreResponse),
+    "Rerank": ("/tandem.v1.Generation/Rerank", RerankRequest, RerankResponse),
     "Tokenize": ("/tandem.v1.Generation/Tokenize", TokenizeRequest, TokenizeResponse),
     "Detokenize": ("/tandem.v1.Generation/Detokenize", DetokenizeRequest, DetokenizeResponse),
     "ListModels": ("/tandem.v1.Models/ListModels", ListModelsRequest, ListModelsResponse),

@@ -10,7 +10,13 @@ from typing import Any, TypedDict
 
 from google.protobuf import json_format
 
-from .messages import DetokenizeRequest, GenerateRequest, ScoreRequest, TokenizeRequest
+from .messages import (
+    DetokenizeRequest,
+    GenerateRequest,
+    RerankRequest,
+    ScoreRequest,
+    TokenizeRequest,
+)
 from .types import Message
 
 Prompt = str | Sequence[int]
@@ -125,6 +131,11 @@ def score_request(model, prompt, messages, continuation, options):
     elif continuation is not None:
         request["continuation_token_ids"] = {"ids": list(continuation)}
     return _filled(ScoreRequest(), request | fields)
+
+
+def rerank_request(model, query, documents, options):
+    fields = {"model": model, "query": query, "documents": list(documents), **options}
+    return _filled(RerankRequest(), fields)
 
 
 def tokenize_request(model, prompt, messages, options):

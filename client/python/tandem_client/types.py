@@ -198,3 +198,14 @@ class Score:
             [Token.of(t) for t in m.continuation_tokens],
             Usage.of(m.usage),
         )
+
+
+@dataclass(frozen=True)
+class RerankResult:
+    index: int  # in `documents`
+    relevance_score: float  # 0 to 1
+    document: str  # with return_documents
+
+    @classmethod
+    def list_of(cls, m) -> list[RerankResult]:
+        return [cls(r.index, r.relevance_score, r.document) for r in m.results]

@@ -1,9 +1,10 @@
-// From a deployment file (proto/tandem/config/v1) or `--model NAME=PATH` flags to the engine's
+// From a deployment file (proto/tandem/config/v1) or `--model [NAME=]PATH` flags to the engine's
 // configuration. The result is valid: it names only its own models and devices, directories that
 // exist and numbers within their ranges. The content of model directories is checked by the loader.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,7 +23,7 @@ absl::StatusOr<EngineConfig> load_deployment(const std::string& path);
 
 // Flags of tandem-server, in place of a file.
 struct ModelFlags {
-  std::vector<std::string> models;  // "NAME=PATH"
+  std::vector<std::string> models;  // "NAME=PATH" or "PATH"
   std::string device = "cpu:0";
   std::string dtype = "auto";
   std::string cpu_kernels = "own";
@@ -30,6 +31,9 @@ struct ModelFlags {
   std::string small_masks;  // path of its parallel draft tokens; empty: none
 };
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
+
+// The two parts of "NAME=PATH"; without a name, that of the file or directory without ".gguf".
+std::pair<std::string, std::string> name_and_path(const std::string& flag);
 
 // "auto", "fp32", "bf16", "fp16", "fp64", "int8", or "float32" and so on.
 absl::StatusOr<DType> parse_dtype(absl::string_view name);

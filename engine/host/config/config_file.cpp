@@ -165,7 +165,12 @@ absl::Status ConfigFile::error(absl::string_view field, absl::string_view value,
   return annotate(out_of_range(field, value, allowed), where);
 }
 
+void ConfigFile::set_place(const std::string& path, std::string place) {
+  places_[path] = std::move(place);
+}
+
 std::string ConfigFile::resolve(absl::string_view path) const {
+  if (const auto it = places_.find(std::string(path)); it != places_.end()) return it->second;
   const std::filesystem::path given{std::string(path)};
   if (given.is_absolute()) return given.string();
   return (std::filesystem::path(file_name_).parent_path() / given).lexically_normal().string();

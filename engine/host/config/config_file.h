@@ -1,9 +1,10 @@
 // A parsed deployment file with the line of each field, so that errors about values name file and
 // line.
 //
-// Immutable after parse(); thread-safe.
+// Immutable after parse() and set_place(); then thread-safe.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -35,8 +36,10 @@ class ConfigFile {
   absl::Status error(absl::string_view field, absl::string_view value,
                      absl::string_view allowed) const;
 
-  // `path` relative to the file's folder.
+  // `path` relative to the file's folder, or its place.
   std::string resolve(absl::string_view path) const;
+  // Makes `place` what `path` resolves to: of a model that was fetched.
+  void set_place(const std::string& path, std::string place);
 
  private:
   struct Locations;
@@ -45,6 +48,7 @@ class ConfigFile {
   std::string file_name_;
   std::unique_ptr<tandem::config::v1::Config> proto_;
   std::unique_ptr<Locations> locations_;
+  std::map<std::string, std::string> places_;  // by path
 };
 
 }  // namespace tandem

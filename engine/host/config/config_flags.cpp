@@ -1,4 +1,5 @@
 // EngineConfig from flags, in place of a deployment file.
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,9 +34,18 @@ absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name) {
   return absl::InvalidArgumentError("own, aten");
 }
 
+std::pair<std::string, std::string> name_and_path(const std::string& flag) {
+  const size_t equals = flag.find('=');
+  if (equals != std::string::npos) return {flag.substr(0, equals), flag.substr(equals + 1)};
+  const std::filesystem::path path = flag;
+  const std::filesystem::path last =
+      path.has_filename() ? path.filename() : path.parent_path().filename();
+  return {last.extension() == ".gguf" ? last.stem().string() : last.string(), flag};
+}
+
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
   EngineConfig out;
-  if (flags.models.empty()) return out_of_range("--model", "none", "at least one NAME=PATH");
+  if (flags.models.empty()) return out_of_range("--model", "none", "at least one [NAME=]PATH");
   const auto device = parse_device(flags.device);
   if (!device.ok()) return out_of_range("--device", quote_value(flags.device), kDeviceRule);
   const auto dtype = parse_dtype(flags.dtype);
@@ -61,11 +71,10 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
     return out_of_range("--small-masks", quote_value(flags.small_masks), "a directory that exists");
   }
   for (const std::string& flag : all) {
-    const size_t equals = flag.find('=');
-    if (equals == std::string::npos) return out_of_range("--model", quote_value(flag), "NAME=PATH");
     ModelConfig model;
-    model.name = flag.substr(0, equals);
-    model.path = flag.substr(equals + 1);
+    const auto [name, path] = name_and_path(flag);
+    model.name = name;
+    model.path = find_model(path);
     model.device = device->name();
     model.dtype = *dtype;
     if (!valid_name(model.name)) {
@@ -75,9 +84,9 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
       return out_of_range("--model name", quote_value(model.name),
                           "a name that is not taken already");
     }
-    if (!is_model(model.path)) {
-      return out_of_range(absl::StrCat("--model ", model.name), quote_value(model.path),
-                          model_rule(model.path));
+    if (model.path.empty()) {
+      return out_of_range(absl::StrCat("--model ", model.name), quote_value(path),
+                          model_rule(path, path));
     }
     out.models.push_back(std::move(model));
   }

@@ -62,6 +62,32 @@ absl::StatusOr<FakeModelConfig> fake_from(const pb::Fake& in, const ConfigFields
   return out;
 }
 
+// Whether a GGUF file is a model of its own: not a later file of a split model, nor an encoder of
+// images.
+bool is_first_gguf(const std::string& name) {
+  if (!absl::EndsWith(name, ".gguf") || absl::StrContains(name, "mmproj")) return false;
+  constexpr size_t kNumber = 5;  // digits, in "NAME-00001-of-00003.gguf"
+  const size_t of = name.rfind("-of-");
+  if (of == std::string::npos || of < kNumber + 1 || name[of - kNumber - 1] != '-') return true;
+  const std::string number = name.substr(of - kNumber, kNumber);
+  return number == "00001" || !std::ranges::all_of(number, absl::ascii_isdigit);
+}
+
+// The GGUF models of a directory that is not a Hugging Face model, in order.
+std::vector<std::string> gguf_models(const std::string& directory) {
+  std::vector<std::string> found;
+  std::error_code error;
+  if (std::filesystem::exists(directory + "/config.json", error)) return found;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    std::error_code ignored;
+    if (is_first_gguf(name) && it->is_regular_file(ignored)) found.push_back(it->path().string());
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
 DType dtype_from(pb::Model::Dtype dtype) {
   const std::string name = pb::Model::Dtype_Name(dtype);  // "DTYPE_FP32"
   return parse_dtype(absl::AsciiStrToLower(absl::StripPrefix(name, "DTYPE_")))
@@ -163,22 +189,33 @@ bool is_directory(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-bool is_model(const std::string& path) {
+std::string find_model(const std::string& path) {
   std::error_code error;
-  return is_directory(path) ||
-         (absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error));
+  if (!is_directory(path)) {
+    const bool file =
+        absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error);
+    return file ? path : "";
+  }
+  const std::vector<std::string> models = gguf_models(path);
+  if (models.empty()) return path;
+  return models.size() == 1 ? models[0] : "";
 }
 
-std::string model_rule(absl::string_view path) {
-  if (absl::StartsWith(path, "~")) {
+std::string model_rule(absl::string_view written, const std::string& path) {
+  if (absl::StartsWith(written, "~")) {
     return "a path with the home directory written out: ~ means nothing outside a shell";
   }
-  if (absl::EndsWith(path, ".gguf")) return "a .gguf file that exists";
-  const bool relative = !absl::StartsWith(path, "/") && !absl::StartsWith(path, ".");
-  if (relative && std::count(path.begin(), path.end(), '/') == 1) {
-    return absl::StrCat(kModelRule,
-                        "; names of a model hub are not looked up: download the model, "
-                        "and give its directory");
+  if (absl::StartsWith(written, kHubScheme)) {
+    return "hf://ORG/REPO[@REVISION][:QUANT], in a file that tandem-server reads";
+  }
+  if (absl::EndsWith(written, ".gguf")) return "a .gguf file that exists";
+  if (is_directory(path)) {
+    return absl::StrCat("one of its .gguf files: ", absl::StrJoin(gguf_models(path), ", "));
+  }
+  const bool relative = !absl::StartsWith(written, "/") && !absl::StartsWith(written, ".");
+  if (relative && std::count(written.begin(), written.end(), '/') == 1) {
+    return absl::StrCat(kModelRule, "; a file names a model of the Hugging Face hub as hf://",
+                        written);
   }
   return kModelRule;
 }
@@ -234,9 +271,10 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
     return fields.error("path", quote_value(""),
                         "a Hugging Face directory or a GGUF file (or `fake {}`)");
   } else {
-    out.path = file.resolve(in.path());
-    if (!is_model(out.path)) {
-      return fields.error("path", quote_value(out.path), model_rule(in.path()));
+    const std::string path = file.resolve(in.path());
+    out.path = find_model(path);
+    if (out.path.empty()) {
+      return fields.error("path", quote_value(path), model_rule(in.path(), path));
     }
   }
   if (in.has_device()) {

@@ -16,12 +16,16 @@ namespace tandem {
 
 inline constexpr char kNameRule[] = "1 to 64 of letters, digits and . _ - /";
 
+// Models of the Hugging Face hub in deployment files: "hf://ORG/REPO[@REVISION][:QUANT]".
+inline constexpr char kHubScheme[] = "hf://";
+
 bool valid_name(absl::string_view name);
 bool is_directory(const std::string& path);
-// A Hugging Face directory or a GGUF file.
-bool is_model(const std::string& path);
-// Allowed values for a wrong model path. `path` is as written by the user.
-std::string model_rule(absl::string_view path);
+// The model that `path` names: a GGUF file, a directory, or for a directory without config.json its
+// only GGUF model (the first file of a split one). Empty: none; model_rule() says why.
+std::string find_model(const std::string& path);
+// Allowed values for a wrong model path. `written` is as the user wrote it.
+std::string model_rule(absl::string_view written, const std::string& path);
 
 // Checks a name, which must not be in `taken`, and adds it there.
 absl::Status check_new_name(const ConfigFields& fields, const std::string& name,

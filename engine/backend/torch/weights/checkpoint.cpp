@@ -137,7 +137,12 @@ absl::Status Checkpoint::add_file(const std::string& file_name) {
 absl::Status Checkpoint::add_gguf(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::open(path));
   TANDEM_ASSIGN_OR_RETURN(auto tensors, gguf_tensors(gguf.content, path));
-  return add(path, path, std::move(gguf.file), std::move(tensors));
+  TANDEM_RETURN_IF_ERROR(add(path, path, std::move(gguf.files[0]), std::move(tensors)));
+  for (size_t i = 1; i < gguf.files.size(); ++i) {  // of a split model
+    gguf.files[i].will_need();
+    files_.push_back(std::move(gguf.files[i]));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Checkpoint::add(const std::string& path, const std::string& file_name, MappedFile file,

@@ -1,5 +1,6 @@
 #include "engine/host/config/config.h"
 
+#include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
@@ -555,6 +556,42 @@ TEST_F(ConfigTest, LoadsAFile) {
   EXPECT_EQ(config->models[0].path, folder_ + "/models/big");
 }
 
+TEST_F(ConfigTest, DirectoriesWithOneGgufModel) {
+  const std::string one = dir_.write("one/Model.Q4-00001-of-00002.gguf", "");
+  dir_.write("one/Model.Q4-00002-of-00002.gguf", "");
+  dir_.write("one/mmproj-f16.gguf", "");
+  const auto config = from_models({{folder_ + "/one", folder_ + "/models/big/"}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->models[0].name, "one");
+  EXPECT_EQ(config->models[0].path, one);
+  EXPECT_EQ(config->models[1].name, "big");
+  const auto file = parse("models { name: \"m\" path: \"../one\" }");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(std::filesystem::weakly_canonical(file->models[0].path), one);
+  const auto named = from_models({{one}});
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->models[0].name, "Model.Q4-00001-of-00002");
+
+  const std::string other = dir_.write("one/other.gguf", "");
+  EXPECT_EQ(from_models({{"m=" + folder_ + "/one"}}).status().message(),
+            absl::StrCat("--model m: \"", folder_, "/one\"; allowed: one of its .gguf files: ", one,
+                         ", ", other));
+  dir_.write("one/config.json", "{}");  // a Hugging Face directory
+  EXPECT_EQ(from_models({{folder_ + "/one"}})->models[0].path, folder_ + "/one");
+}
+
+TEST_F(ConfigTest, PlacesOfFetchedModels) {
+  const std::string text = "models { name: \"m\" path: \"hf://a/b:Q8_0\" }";
+  EXPECT_THAT(error(text), testing::HasSubstr("allowed: hf://ORG/REPO[@REVISION][:QUANT], in a "
+                                              "file that tandem-server reads"));
+  auto file = ConfigFile::parse(text, folder_ + "/deploy/d.textproto");
+  ASSERT_TRUE(file.ok()) << file.status();
+  file->set_place("hf://a/b:Q8_0", folder_ + "/models/big");
+  const auto config = engine_config(*file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->models[0].path, folder_ + "/models/big");
+}
+
 TEST_F(ConfigTest, ModelFlags) {
   const auto config =
       from_models({{"a=" + folder_ + "/models/big", "b=" + folder_}, "cpu:2", "fp64"});
@@ -612,8 +649,8 @@ TEST_F(ConfigTest, ModelFlags) {
       {missing,
        "--model small: \"/nonexistent\"; allowed: a directory that exists, or a "
        ".gguf file"},
-      {{}, "--model: none; allowed: at least one NAME=PATH"},
-      {{{"a"}}, "--model: \"a\"; allowed: NAME=PATH"},
+      {{}, "--model: none; allowed: at least one [NAME=]PATH"},
+      {{{"a"}}, "--model a: \"a\"; allowed: a directory that exists, or a .gguf file"},
       {{{"=x"}}, "--model name: \"\"; allowed: 1 to 64 of letters, digits and . _ - /"},
       {{{"a=/nonexistent"}},
        "--model a: \"/nonexistent\"; allowed: a directory that exists, or a .gguf "
@@ -624,8 +661,8 @@ TEST_F(ConfigTest, ModelFlags) {
       {{{"a=none/model.gguf"}},
        "--model a: \"none/model.gguf\"; allowed: a .gguf file that exists"},
       {{{"a=who/model-8b"}},
-       "--model a: \"who/model-8b\"; allowed: a directory that exists, or a .gguf file; names of a "
-       "model hub are not looked up: download the model, and give its directory"},
+       "--model a: \"who/model-8b\"; allowed: a directory that exists, or a .gguf file; a file "
+       "names a model of the Hugging Face hub as hf://who/model-8b"},
       {{{"a=" + folder_, "a=" + folder_}},
        "--model name: \"a\"; allowed: a name that is not taken already"},
       {{{"a=" + folder_}, "tpu:0"},

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "engine/backend/torch/weights/load.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
@@ -67,14 +69,87 @@ std::string_view text_at(const std::byte*& at) {
   return text;
 }
 
+// Keys that llama-gguf-split writes: zero-based number of the file, number of files, number of
+// tensors in all files.
+constexpr char kSplitNumber[] = "split.no";
+constexpr char kSplitCount[] = "split.count";
+constexpr char kSplitTensors[] = "split.tensors.count";
+constexpr int64_t kMaxSplit = 10000;
+
+// The ending of file `i` (zero-based) of `count`.
+std::string split_ending(int64_t i, int64_t count) {
+  return absl::StrFormat("-%05d-of-%05d.gguf", i + 1, count);
+}
+
+// Opens files 1 ... count - 1 of the split whose file 0 is in `model`, and adds their tensors.
+absl::Status add_split_files(const std::string& path, int64_t count, GgufFile* model) {
+  const std::string ending = split_ending(0, count);
+  if (!absl::EndsWith(path, ending)) {
+    return out_of_range("name of a split model", quote_value(path),
+                        absl::StrCat("names that end with ", ending));
+  }
+  const std::string stem = path.substr(0, path.size() - ending.size());
+  std::map<std::string, GgufTensor, std::less<>>& all = model->content.tensors;
+  for (int64_t i = 1; i < count; ++i) {
+    const std::string part = stem + split_ending(i, count);
+    auto file = MappedFile::open(part);
+    if (!file.ok()) {
+      return annotate(file.status(), absl::StrCat(path, ": file ", i + 1, " of ", count));
+    }
+    TANDEM_ASSIGN_OR_RETURN(Gguf content, parse_gguf(file->bytes(), part));
+    GgufFields fields(content, part);
+    if (const int64_t n = fields.integer(kSplitNumber, -1, 0, kMaxSplit); n != i) {
+      fields.refuse(kSplitNumber, absl::StrCat(n), absl::StrCat(i));
+    }
+    if (const int64_t n = fields.integer(kSplitCount, 1, 0, kMaxSplit); n != count) {
+      fields.refuse(kSplitCount, absl::StrCat(n), absl::StrCat(count, ", as in ", path));
+    }
+    TANDEM_RETURN_IF_ERROR(fields.status());
+    for (auto& [name, tensor] : content.tensors) {
+      if (!all.emplace(name, std::move(tensor)).second) {
+        return absl::InvalidArgumentError(absl::StrCat(part, ": tensor ", quote_value(name),
+                                                       " is also in another file of the split"));
+      }
+    }
+    model->files.push_back(*std::move(file));
+  }
+  return absl::OkStatus();
+}
+
+// A file that says it is one of several: adds the others.
+absl::Status join_split(const std::string& path, GgufFile* model) {
+  GgufFields fields(model->content, path);
+  const int64_t count = fields.integer(kSplitCount, 1, 0, kMaxSplit);
+  const int64_t number = fields.integer(kSplitNumber, 0, 0, kMaxSplit);
+  const int64_t tensors = fields.integer(kSplitTensors, -1, -1, INT32_MAX);
+  TANDEM_RETURN_IF_ERROR(fields.status());
+  if (count <= 1) return absl::OkStatus();
+  if (number != 0) {
+    return out_of_range(absl::StrCat(path, ": ", kSplitNumber), number,
+                        "0: name the first file of the split model, which has its metadata");
+  }
+  TANDEM_RETURN_IF_ERROR(add_split_files(path, count, model));
+  if (const auto found = static_cast<int64_t>(model->content.tensors.size());
+      tensors >= 0 && tensors != found) {
+    return out_of_range(absl::StrCat(path, ": ", kSplitTensors), tensors,
+                        absl::StrCat(found, ", the number of tensors in all files"));
+  }
+  for (const char* key : {kSplitNumber, kSplitCount, kSplitTensors}) {
+    model->content.metadata.erase(key);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool is_gguf(absl::string_view path) { return absl::EndsWith(path, ".gguf"); }
 
 absl::StatusOr<GgufFile> GgufFile::open(const std::string& path) {
   GgufFile gguf;
-  TANDEM_ASSIGN_OR_RETURN(gguf.file, MappedFile::open(path));
-  TANDEM_ASSIGN_OR_RETURN(gguf.content, parse_gguf(gguf.file.bytes(), path));
+  TANDEM_ASSIGN_OR_RETURN(MappedFile first, MappedFile::open(path));
+  TANDEM_ASSIGN_OR_RETURN(gguf.content, parse_gguf(first.bytes(), path));
+  gguf.files.push_back(std::move(first));
+  TANDEM_RETURN_IF_ERROR(join_split(path, &gguf));
   return gguf;
 }
 

@@ -1,4 +1,4 @@
-// A mapped and parsed GGUF file, and typed access to its metadata.
+// A mapped and parsed GGUF file or set of split files, and typed access to the metadata.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,12 @@ namespace tandem {
 bool is_gguf(absl::string_view path);
 
 struct GgufFile {
-  MappedFile file;
-  Gguf content;  // views into the file
+  std::vector<MappedFile> files;  // one, or all files of a split model in order
+  Gguf content;                   // views into the files; without the keys of the split
 
-  // NOT_FOUND: no such file. INVALID_ARGUMENT: malformed.
+  // path: a file, or the first file of a split model ("NAME-00001-of-00003.gguf"), which has the
+  // metadata; the others lie beside it. NOT_FOUND: no such file, or one of the split is missing.
+  // INVALID_ARGUMENT: malformed, not the first file, or files of distinct splits.
   static absl::StatusOr<GgufFile> open(const std::string& path);
 };
 

@@ -278,10 +278,6 @@ absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view
   const auto size = [&](const char* key, std::optional<int64_t> fallback, int64_t max) {
     return fields.integer(prefix + key, fallback, 1, max);
   };
-  if (fields.integer("split.count", 1, 0, 65535) > 1) {
-    fields.refuse("split.count", absl::StrCat(fields.integer("split.count", 1, 0, 65535)),
-                  "1: join the files first (llama-gguf-split --merge)");
-  }
   json config = {{"model_type", arch->model_type},
                  {"architectures", json::array({arch->name})},
                  {"vocab_size", read_vocabulary(gguf, fields, prefix)}};

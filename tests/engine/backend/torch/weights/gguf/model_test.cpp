@@ -152,7 +152,6 @@ TEST(GgufConfig, Errors) {
        "f: tokenizer.ggml.eos_token_id: 8; allowed: integers from 0 to 7"},
   };
   for (const auto& c : cases) EXPECT_EQ(config_error(c.file), c.message);
-  EXPECT_THAT(config_error(tiny_gguf().set("split.count", 2u)), HasSubstr("join the files first"));
 }
 
 TEST(GgufGeneration, SamplingAndEndings) {
