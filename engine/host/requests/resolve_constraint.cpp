@@ -37,8 +37,7 @@ absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_constraint(
     return absl::FailedPreconditionError(absl::StrCat(
         "constraint: model \"", deployment.name, "\" has no end-of-text token; offered: unset"));
   }
-  auto constraint =
-      deployment.grammars->constraint(request.client, writer.tokenizer, ends, *spec);
+  auto constraint = deployment.grammars->constraint(request.client, writer.tokenizer, ends, *spec);
   if (!constraint.ok()) return of_field(constraint.status());
   return constraint;
 }
