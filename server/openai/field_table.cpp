@@ -106,7 +106,10 @@ constexpr FieldRow kRows[] = {
      "Probabilities are those after sampling parameters."},
 
     // Structured output, tools, reasoning.
-    {"response_format", kBoth, kCode, "", kOpenAi,
+    {"response_format", kChat, kCode, "", kOpenAi,
+     "`text`, `json_object`, `json_schema` or `structural_tag`; see [structured "
+     "output](structured_output.md)."},
+    {"response_format", kText, kCode, "", kVllm,
      "`text`, `json_object`, `json_schema` or `structural_tag`; see [structured "
      "output](structured_output.md)."},
     {"structured_outputs", kBoth, kCode, "", kVllm,
