@@ -16,7 +16,9 @@ def java_program(tmp_path_factory):
     """java_program(*args): the compiled example."""
     if not (shutil.which("mvn") and (HOME / "maven").is_dir()):
         pytest.skip(f"Maven or {HOME / 'maven'} is missing (scripts/setup --full)")
-    folder = checkout(tmp_path_factory.mktemp("java"), "client/examples/java") / "client/examples/java"
+    folder = (
+        checkout(tmp_path_factory.mktemp("java"), "client/examples/java") / "client/examples/java"
+    )
     maven = ["mvn", "-o", "-q", "-B", f"-Dmaven.repo.local={HOME / 'maven'}"]
     classpath = folder / "classpath"
     done = subprocess.run(
@@ -56,4 +58,3 @@ def test_errors_name_what_is_wrong(java_program, server):
     done = java_program(server.grpc, "none", "x")
     assert done.returncode == 1
     assert done.stderr.startswith('NOT_FOUND: model: "none"; known: "fake", "slow", "pair"')
-

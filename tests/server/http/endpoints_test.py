@@ -108,7 +108,11 @@ def test_credentials(guarded):
     assert status == 404, "switched off"
     body = {"model": "fake", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}
     status, _, answer = call(guarded, "/v1/messages", body)
-    assert (status, answer["type"], answer["error"]["type"]) == (401, "error", "authentication_error")
+    assert (status, answer["type"], answer["error"]["type"]) == (
+        401,
+        "error",
+        "authentication_error",
+    )
     assert call(guarded, "/v1/messages", body, x_api_key="aaaaaaaaaaaaaaaaaaaa")[0] == 200
     assert call(guarded, "/v1/messages", body, x_api_key="wrong")[0] == 401
     body = {"model": "fake", "prompt": "x"}
@@ -157,7 +161,10 @@ def test_messages_are_chats(api):
     assert [event for event, data in stream if event != data["type"]] == []
     assert [event for event, _ in stream][0] == "message_start"
     assert [event for event, _ in stream][-2:] == ["message_delta", "message_stop"]
-    assert "".join(data["delta"]["text"] for event, data in stream if event == "content_block_delta") == text
+    assert (
+        "".join(data["delta"]["text"] for event, data in stream if event == "content_block_delta")
+        == text
+    )
     assert stream[0][1]["message"]["usage"]["input_tokens"] == prompt
     assert stream[-2][1]["usage"]["output_tokens"] == 12
 
@@ -183,7 +190,10 @@ def test_responses_are_chats(api):
     text = chat(api)["choices"][0]["message"]["content"]
     assert status == 200 and answer["object"] == "response"
     assert answer["output"][0]["content"][0]["text"] == text
-    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (answer["status"], answer["incomplete_details"]) == (
+        "incomplete",
+        {"reason": "max_output_tokens"},
+    )
     assert answer["usage"]["output_tokens"] == 12
 
     stream = events(call(api, "/v1/responses", {**body, "stream": True})[2])
@@ -191,7 +201,10 @@ def test_responses_are_chats(api):
     deltas = [data["delta"] for event, data in stream if event == "response.output_text.delta"]
     assert "".join(deltas) == text
     last, data = stream[-1]
-    assert last == "response.incomplete" and data["response"]["output"][0]["content"][0]["text"] == text
+    assert (
+        last == "response.incomplete"
+        and data["response"]["output"][0]["content"][0]["text"] == text
+    )
 
     status, _, answer = call(api, "/v1/responses", {**body, "max_output_tokens": 0})
     assert (status, answer["error"]["param"]) == (400, "max_output_tokens")
