@@ -106,7 +106,10 @@ constexpr FieldRow kRows[] = {
      "Probabilities are those after sampling parameters."},
 
     // Structured output, tools, reasoning.
-    {"response_format", kBoth, kCode, "", kOpenAi,
+    {"response_format", kChat, kCode, "", kOpenAi,
+     "`text`, `json_object`, `json_schema` or `structural_tag`; see [structured "
+     "output](structured_output.md)."},
+    {"response_format", kText, kCode, "", kVllm,
      "`text`, `json_object`, `json_schema` or `structural_tag`; see [structured "
      "output](structured_output.md)."},
     {"structured_outputs", kBoth, kCode, "", kVllm,
@@ -250,12 +253,17 @@ constexpr FieldRow kRows[] = {
      "`disabled` only. It sets `enable_thinking` of the chat template to false."},
     {"service_tier", kMessages, kOnly, "\"auto\"|\"standard_only\"", kAnthropic, ""},
     {"container", kMessages, kRefuse, "", kAnthropic, ""},
+    {"diagnostics", kMessages, kRefuse, "", kAnthropic, ""},
+    {"speed", kMessages, kRefuse, "", kAnthropic, ""},
     {"context_management", kMessages, kRefuse, "", kAnthropic, ""},
     {"inference_geo", kMessages, kRefuse, "", kAnthropic, ""},
     {"mcp_servers", kMessages, kOnly, "[]", kAnthropic, ""},
     {"output_config", kMessages, kRefuse, "", kAnthropic, ""},
     {"output_format", kMessages, kRefuse, "", kAnthropic, ""},
     {"betas", kMessages, kIgnore, "", kAnthropic, ""},
+    {"user_profile_id", kMessages, kIgnore, "", kAnthropic,
+     "Clients are identified by their bearer tokens."},
+    {"workspace_id", kMessages, kIgnore, "", kAnthropic, ""},
     {"metadata", kMessages, kIgnore, "", kAnthropic, ""},
     {"cache_control", kMessages, kIgnore, "", kAnthropic, "Prompts are always cached."},
 

@@ -1,6 +1,11 @@
 """Anthropic's own Python client, unmodified, against /v1/messages."""
 
+import inspect
+import re
+
 import pytest
+
+from tests.conftest import ROOT
 
 anthropic = pytest.importorskip("anthropic", reason="scripts/setup --full installs it")
 
@@ -23,7 +28,7 @@ def test_a_message(client):
 
 
 def test_a_stream_is_the_message_in_pieces(client):
-    fields = {"model": "fake", "max_tokens": 20, "messages": MESSAGES, "temperature": 0}
+    fields = {"model": "fake", "max_tokens": 20, "messages": MESSAGES}
     whole = client.messages.create(**fields)
     with client.messages.stream(**fields) as stream:
         text = "".join(stream.text_stream)
@@ -49,4 +54,14 @@ def test_errors_are_those_of_the_client(client):
         client.messages.create(model="none", max_tokens=1, messages=MESSAGES)
     assert error.value.body["error"]["type"] == "not_found_error"
     with pytest.raises(anthropic.BadRequestError, match="temperature: 200"):
-        client.messages.create(model="fake", max_tokens=1, messages=MESSAGES, temperature=200)
+        client.messages.create(
+            model="fake", max_tokens=1, messages=MESSAGES, extra_body={"temperature": 200}
+        )
+
+
+def test_the_table_has_what_the_client_sends(client):
+    own = {"extra_headers", "extra_query", "extra_body", "timeout"}
+    page = (ROOT / "docs/http_fields.md").read_text("utf-8").split("\n## POST /v1/messages\n")[1]
+    listed = set(re.findall(r"^\| `(\w+)` \| Anthropic ", page, re.MULTILINE))
+    sent = set(inspect.signature(client.messages.create).parameters) - own
+    assert sent <= listed, "older clients send more"
