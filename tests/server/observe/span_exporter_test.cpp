@@ -9,7 +9,7 @@ namespace tandem {
 namespace {
 
 // A collector with configurable answers and delays.
-struct Collector {
+struct SpanCollector {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<absl::Status> answers;  // then OK
@@ -32,7 +32,7 @@ struct Collector {
 
 class Sender final : public SpanSender {
  public:
-  explicit Sender(Collector* c) : collector_(*c) {}
+  explicit Sender(SpanCollector* c) : collector_(*c) {}
   absl::Status send(const SpanBatch& batch, Duration) override {
     std::unique_lock lock(collector_.mutex);
     collector_.batches.push_back(batch);
@@ -53,7 +53,7 @@ class Sender final : public SpanSender {
   }
 
  private:
-  Collector& collector_;
+  SpanCollector& collector_;
 };
 
 SpanExporter::Options quick() {
@@ -64,7 +64,7 @@ SpanExporter::Options quick() {
   return out;
 }
 
-std::unique_ptr<SpanExporter> exporter(Collector* collector,
+std::unique_ptr<SpanExporter> exporter(SpanCollector* collector,
                                        const SpanExporter::Options& options = quick(),
                                        double ratio = 1) {
   return std::make_unique<SpanExporter>(
@@ -84,7 +84,7 @@ EndedCall call(const std::string& id = "r") {
 int spans_in(const SpanBatch& batch) { return batch.resource_spans(0).scope_spans(0).spans_size(); }
 
 TEST(SpanExporter, SendsWhatItIsGivenUnderTheServicesName) {
-  Collector collector;
+  SpanCollector collector;
   const auto sends = exporter(&collector);
   sends->add(call());
   collector.wait_for(1);
@@ -105,7 +105,7 @@ TEST(SpanExporter, SendsWhatItIsGivenUnderTheServicesName) {
 }
 
 TEST(SpanExporter, ACollectorThatHangsCostsCallsNothingAndMemoryABound) {
-  Collector collector;
+  SpanCollector collector;
   collector.open = false;
   SpanExporter::Options options = quick();
   options.max_calls = 8;
@@ -124,7 +124,7 @@ TEST(SpanExporter, ACollectorThatHangsCostsCallsNothingAndMemoryABound) {
 }
 
 TEST(SpanExporter, WhatMayBeTriedAgainIs) {
-  Collector collector;
+  SpanCollector collector;
   collector.answers = {absl::UnavailableError("away"), absl::ResourceExhaustedError("full")};
   const auto sends = exporter(&collector);
   sends->add(call());
@@ -136,7 +136,7 @@ TEST(SpanExporter, WhatMayBeTriedAgainIs) {
 }
 
 TEST(SpanExporter, ButNotForEverAndNotWhatIsRefused) {
-  Collector collector;
+  SpanCollector collector;
   collector.answers = {absl::UnavailableError(""), absl::UnavailableError(""),
                        absl::InvalidArgumentError("")};
   SpanExporter::Options options = quick();
@@ -151,7 +151,7 @@ TEST(SpanExporter, ButNotForEverAndNotWhatIsRefused) {
 }
 
 TEST(SpanExporter, TheEndSendsWhatIsThere) {
-  Collector collector;
+  SpanCollector collector;
   SpanExporter::Options options = quick();
   options.every = std::chrono::hours(1);
   options.batch_calls = 4;
@@ -164,7 +164,7 @@ TEST(SpanExporter, TheEndSendsWhatIsThere) {
 }
 
 TEST(SpanExporter, TheEndWaitsForNoCollectorThatIsAway) {
-  Collector collector;
+  SpanCollector collector;
   collector.open = false;
   SpanExporter::Options options = quick();
   options.batch_calls = 2;
@@ -180,7 +180,7 @@ TEST(SpanExporter, TheEndWaitsForNoCollectorThatIsAway) {
 }
 
 TEST(SpanExporter, NothingIsSentOfTracesThatAreNotKept) {
-  Collector collector;
+  SpanCollector collector;
   const auto sends = exporter(&collector, quick(), /*ratio=*/0);
   for (int i = 0; i < 10; ++i) sends->add(call());
   sends->stop();
