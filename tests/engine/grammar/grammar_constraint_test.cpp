@@ -113,14 +113,10 @@ TEST_F(Constraints, ErrorsAreOfOnePath) {
   const auto constraint = make(Kind::kGrammar, R"(start: x | "ok"
 x: x x x x | "a" | "b"
 )");
-  std::vector<Token> path;
-  absl::Status status;
-  for (int i = 0; i < 200 && status.ok(); ++i) {
-    path.insert(path.end(), 20, 'a');
-    const auto legal = constraint->after(path);
-    ASSERT_NE(legal, nullptr);
-    status = legal->status;
-  }
+  const std::vector<Token> path(1000, 'a');
+  const auto legal = constraint->after(path);
+  ASSERT_NE(legal, nullptr);
+  const absl::Status status = legal->status;
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status << " after " << path.size();
   EXPECT_TRUE(constraint->after(tokens("o"))->has('k'));
 }

@@ -222,7 +222,9 @@ TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
   }
   EXPECT_GE(sampled_requests, 1000);
   for (size_t w = 0; w < ways.size(); ++w) {  // drafts were accepted, so equality is not trivial
-    const bool never = ways[w].parameters == Settings{{"fallback_threshold", 1.5}};
+    // PACE_FASTEST drafts only while that is faster, and these models are too small for that.
+    const bool never = ways[w].parameters == Settings{{"fallback_threshold", 1.5}} ||
+                       ways[w].parameters == Settings{{"pace", std::string("PACE_FASTEST")}};
     if (!never && ways[w].method != std::string("auto")) {
       EXPECT_GT(drafted[w], 5) << ways[w].method << " with " << ways[w].model;
     }

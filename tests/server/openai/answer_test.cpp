@@ -218,7 +218,8 @@ TEST(OpenAiAnswer, StatisticsOfDraftsAreVllms) {
       "acceptance_histogram":{"0":2,"1":1,"3":1},"num_spec_steps":4,
       "num_accepted_draft_tokens":4,"num_draft_tokens":12})"));
   EXPECT_EQ(json::parse(usage.json())["completion_tokens_details"],
-            json::parse(R"({"accepted_prediction_tokens":4,"rejected_prediction_tokens":8})"));
+            json::parse(R"({"accepted_prediction_tokens":4,"reasoning_tokens":0,
+                            "rejected_prediction_tokens":8})"));
 }
 
 TEST(OpenAiAnswer, EventsCountTheTokensSoFar) {
