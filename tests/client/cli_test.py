@@ -149,7 +149,12 @@ def test_json_has_the_documented_members(tandem):
     assert answer["finish_reason"] == "MAX_TOKENS"
     assert answer["method"] == "ngram"  # chosen by auto
     assert answer["contract"] == "EXACT"
-    assert answer["usage"] == {"prompt_tokens": 2, "cached_tokens": 0, "completion_tokens": 4}
+    assert answer["usage"] == {
+        "prompt_tokens": 2,
+        "cached_tokens": 0,
+        "completion_tokens": 4,
+        "reasoning_tokens": 0,
+    }
     assert answer["seed"] == 7
     assert answer["request_id"] == "mine"
     assert len(answer["token_ids"]) == 4

@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(name.quant.as_deref(), Some("q4_k_m"));
         assert_eq!(name.to_string(), "Qwen/Qwen2.5-0.5B@refs/pr/3:q4_k_m");
         let plain = ModelName::parse("a/b").unwrap();
-        assert_eq!((plain.revision(), plain.quant), ("main", None));
+        assert_eq!((plain.revision(), plain.quant.as_deref()), ("main", None));
     }
 
     #[test]
