@@ -24,6 +24,12 @@ deployments { name: "fake" large: "fake" }
 deployments { name: "slow" large: "slow" small: "fake" }
 deployments { name: "pair" large: "fake" small: "little" bild { early_exit_layer: 2 } }
 """
+# The same with a chat template.
+CHAT_CONFIG = FAKE_CONFIG.replace(
+    "fake {}",
+    'fake { chat_template: "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}" }',
+    1,
+)
 
 
 @dataclass

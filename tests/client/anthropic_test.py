@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import CHAT_CONFIG, ROOT
 
 anthropic = pytest.importorskip("anthropic", reason="scripts/setup --full installs it")
 
@@ -14,7 +14,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture(scope="module")
 def client(start_server):
-    server = start_server(None, "--openai=127.0.0.1:0")
+    server = start_server(CHAT_CONFIG, "--openai=127.0.0.1:0")
     url = f"http://{server.ports['openai']}"
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
         yield client

@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import CHAT_CONFIG, ROOT
 
 openai = pytest.importorskip("openai")
 
 
 @pytest.fixture(scope="module")
 def client(start_server):
-    server = start_server(None, "--openai=127.0.0.1:0")
+    server = start_server(CHAT_CONFIG, "--openai=127.0.0.1:0")
     url = f"http://{server.ports['openai']}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         yield client

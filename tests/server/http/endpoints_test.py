@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from tests.conftest import FAKE_CONFIG
+from tests.conftest import CHAT_CONFIG
 
 PROMPT = "def fib(n):"
 ORIGIN = "https://chat.example.com"
@@ -40,7 +40,7 @@ def events(text):
 
 @pytest.fixture(scope="module")
 def api(start_server):
-    config = FAKE_CONFIG + f'server {{ cors_origins: "{ORIGIN}" }}'
+    config = CHAT_CONFIG + f'server {{ cors_origins: "{ORIGIN}" }}'
     return start_server(config, "--openai=127.0.0.1:0")
 
 
@@ -49,7 +49,7 @@ def guarded(start_server, tmp_path_factory):
     tokens = tmp_path_factory.mktemp("tokens") / "tokens"
     tokens.write_text("alice aaaaaaaaaaaaaaaaaaaa\n")
     server = f'server {{ openai_metrics: false bearer_token_file: "{tokens}" }}'
-    return start_server(FAKE_CONFIG + server, "--openai=127.0.0.1:0")
+    return start_server(CHAT_CONFIG + server, "--openai=127.0.0.1:0")
 
 
 def test_texts_become_tokens_and_texts_again(api):
