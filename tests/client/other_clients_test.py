@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from tests.conftest import HOME, ROOT
+from tests.conftest import CHAT_CONFIG, HOME, ROOT
 
 FOLDER = HOME / "clients"
 MODEL = ROOT / "models/code-large"
@@ -43,7 +43,7 @@ def run(script, *arguments, **environment):
 
 @pytest.fixture(scope="module")
 def url(start_server):
-    server = start_server(None, "--openai=127.0.0.1:0")
+    server = start_server(CHAT_CONFIG, "--openai=127.0.0.1:0")
     return f"http://{server.ports['openai']}"
 
 
