@@ -22,11 +22,11 @@ tandem_fuzz(stop_matcher ${text}/fuzz/stop_matcher_fuzz.cpp DEPS tandem::text)
 
 # Parts of engine/host and of server, which this build has not as a whole: what reads files of a deployment, and requests.
 file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/host/config/*.cpp ${CMAKE_SOURCE_DIR}/engine/host/methods/*.cpp)
-foreach(part deployment models/alignment models/loaded_model models/pair requests/request)
+foreach(part deployment models/alignment models/loaded_model models/pair requests/answer_format requests/request)
   list(APPEND parts ${CMAKE_SOURCE_DIR}/engine/host/${part}.cpp)
 endforeach()
 add_library(tandem_fuzzed_parts STATIC ${parts} ${CMAKE_SOURCE_DIR}/server/grpc/request_from_proto.cpp ${CMAKE_SOURCE_DIR}/server/grpc/chat_json.cpp
-  ${CMAKE_SOURCE_DIR}/server/grpc/wire_scan.cpp)
+  ${CMAKE_SOURCE_DIR}/server/grpc/constraint_from_proto.cpp ${CMAKE_SOURCE_DIR}/server/grpc/wire_scan.cpp)
 tandem_own(tandem_fuzzed_parts)
 tandem_fuzzed(tandem_fuzzed_parts)
 target_link_libraries(tandem_fuzzed_parts PUBLIC tandem::sched tandem::text tandem::config_proto tandem::proto)

@@ -250,9 +250,6 @@ void HttpEndpoint::respond(Connection& connection, absl::string_view bytes) {
   if (request.status != 200) {
     return connection.respond(request.status, absl::StrCat(http_reason(request.status), "\n"));
   }
-  if (handlers_.local_only && !request.host.empty() && !is_local_name(request.host)) {
-    return connection.respond(403, "Host must be localhost, 127.0.0.1 or [::1]\n");
-  }
   if (request.path == "/healthz" || request.path == "/readyz") {
     const HttpResponse response =
         request.path == "/healthz" ? handlers_.alive() : handlers_.ready();
@@ -260,6 +257,10 @@ void HttpEndpoint::respond(Connection& connection, absl::string_view bytes) {
   }
   if (request.path != "/metrics") {
     return connection.respond(404, "not found; available: /metrics, /healthz, /readyz\n");
+  }
+  // Probes are exempt: proxies send the name of a cluster as their Host.
+  if (handlers_.local_only && !request.host.empty() && !is_local_name(request.host)) {
+    return connection.respond(403, "Host must be localhost, 127.0.0.1 or [::1]\n");
   }
   if (scrapes() >= kMaxScrapes) return connection.respond(503, "too many scrapes at once\n");
   connection.scrape = true;

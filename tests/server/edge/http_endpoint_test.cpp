@@ -76,6 +76,8 @@ TEST(HttpEndpoint, AnswersOnlyLocalNamesIfAsked) {
   EXPECT_EQ(status_of(""), "200");
   EXPECT_EQ(status_of("Host: evil.example:9400\r\n"), "403");
   EXPECT_EQ(status_of("host: 127.evil.example\r\n"), "403");
+  EXPECT_THAT(ask(**http, "GET /healthz HTTP/1.1\r\nHost: cluster\r\n\r\n"),
+              StartsWith("HTTP/1.1 200 "));
 }
 
 TEST(HttpEndpoint, ManyConnectionsOfOneHostDoNotCloseThoseOfAnother) {
