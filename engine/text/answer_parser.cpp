@@ -343,7 +343,7 @@ void AnswerParser::feed_name(char c) {
   const bool in_header = is_name(c) || c == '[' || c == ']' || c == ' ';
   if (!in_header || header_.size() == kMaxHeader) return fail(c);
   // A second opening.
-  if (c == '[' && header_.find('[') != std::string::npos && header_.ends_with("]")) {
+  if (c == '[' && header_.find('[') != std::string::npos && header_.ends_with(']')) {
     return fail(c);
   }
   raw_.push_back(c);

@@ -109,18 +109,6 @@ TEST_F(Constraints, ArePreparedOnAnotherThread) {
 }
 
 // A step beyond the limits ends no other path.
-TEST_F(Constraints, ErrorsAreOfOnePath) {
-  const auto constraint = make(Kind::kGrammar, R"(start: x | "ok"
-x: x x x x | "a" | "b"
-)");
-  const std::vector<Token> path(1000, 'a');
-  const auto legal = constraint->after(path);
-  ASSERT_NE(legal, nullptr);
-  const absl::Status status = legal->status;
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status << " after " << path.size();
-  EXPECT_TRUE(constraint->after(tokens("o"))->has('k'));
-}
-
 TEST_F(Constraints, CompileOncePerClient) {
   const GrammarSpec spec{Kind::kRegex, "a", ""};
   for (int i = 0; i < 3; ++i) {
