@@ -128,9 +128,7 @@ def refused(client, constraint, **fields):
 def test_refusals_name_the_field(client):
     unsupported = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     assert "/properties/a/uniqueItems" in refused(client, as_response_format(unsupported))
-    assert "response_format: Invalid type" in refused(
-        client, as_response_format({"type": "sound"})
-    )
+    assert "response_format: Invalid type" in refused(client, as_response_format({"type": "sound"}))
     assert "response_format.type" in refused(client, {"response_format": {"type": "yaml"}})
     both = {"json_schema": SCHEMA, "guided_regex": "x"}
     assert "json_schema: set; allowed: unset with guided_regex" in refused(client, both)
