@@ -31,7 +31,7 @@ struct GrammarSpec {
     kJsonSchema,     // text: a JSON schema
     kJsonObject,     // any JSON object; text is unused
     kRegex,          // text: matches the whole answer; syntax of the Rust crate regex
-    kChoice,         // text: a JSON array of texts, of which the answer is one
+    kChoice,         // text: a JSON array of the allowed answers
     kGrammar,        // text: Lark as llguidance reads it, or GBNF if it contains "::="
     kStructuralTag,  // text: {"structures": [{"begin", "schema", "end"}], "triggers": []}
   };

@@ -14,7 +14,7 @@ pub enum Selection {
 pub const INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS: &str = "model.safetensors";
 
-/// Quantizations that are taken if none is named, as in llama.cpp (common/download.cpp).
+/// Default quantizations in order of preference, as in llama.cpp (common/download.cpp).
 const DEFAULTS: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
 /// Parts of other models: image encoders, importance matrices, draft heads.

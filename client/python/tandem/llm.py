@@ -81,7 +81,7 @@ class LLM:
         messages: Sequence[Message] | None = None,
         **options: Unpack[Options],
     ) -> Iterator[Chunk]:
-        """The text as it is made. Closing the iterator cancels the request."""
+        """Pieces of the text as they arrive. Closing the iterator cancels the request."""
         return self._client.stream(_NAME, prompt, messages=messages, **options)
 
     def tokenize(self, text: str) -> list[int]:

@@ -246,7 +246,7 @@ TEST(PrefixIndex, OneClientKeepsTheShareOfAnother) {
   EXPECT_EQ(f.pool.clients(), 2);
 }
 
-// Below its share a client evicts the page cached longest, whoever has it.
+// Below its share a client evicts the oldest cached page of any client.
 TEST(PrefixIndex, BelowItsShareAClientEvictsTheOldest) {
   Fixture f(6);
   const PrefixRoot ann = {.salt = "ann"}, bob = {.salt = "bob"};

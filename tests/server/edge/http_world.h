@@ -192,7 +192,7 @@ class HttpWorld {
         if (client.expected.size() < 2 && client.outgoing.empty()) ask(client, below(3000), 300);
         return send(client, client.outgoing.size());
       case Kind::kFlooder:
-        // Many connections, none of which is read or closed.
+        // Many connections that are neither read nor closed.
         for (int i = 0; i < 6 && client.connections < 60; ++i) {
           ++client.connections;
           ask(client, client.large ? 20'000 + below(60'000) : below(2000), 10);
