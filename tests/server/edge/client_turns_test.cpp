@@ -15,8 +15,9 @@ using testing::IsEmpty;
 
 struct TurnsBench {
   VirtualClock clock;
-  ClientTurns turns{0, &clock};
+  // Before `turns`, whose destructor calls the tasks that still wait.
   std::vector<std::string> log;
+  ClientTurns turns{0, &clock};
 
   uint64_t enter(const std::string& client, int64_t cost, const std::string& name) {
     return turns.enter(client, cost, [this, name](const absl::Status& status) {
