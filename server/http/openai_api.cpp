@@ -201,7 +201,7 @@ std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Ro
                     "UNKNOWN_HOST"),
         403);
   }
-  if (const auto preflight = preflight_reply(config.cors_origins, head)) return *preflight;
+  if (auto preflight = preflight_reply(config.cors_origins, head)) return preflight;
   *route = route_of(head.path);
   if (!config.openai_metrics && absl::StartsWith(head.path, kMetricsPath)) *route = nullptr;
   if (*route == nullptr) {
