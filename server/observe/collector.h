@@ -72,7 +72,7 @@ std::vector<prometheus::MetricFamily> edge_families(const EdgeStats& now);
 // Text exposition format 0.0.4.
 std::string exposition(const prometheus::Collectable& collectable);
 
-// gateway_families() alone, as text: cheap enough for a scrape every 50 ms. 503 while models load.
+// gateway_families() alone, as text. Pickers scrape it every 50 ms. 503 while models load.
 HttpResponse gateway_page(const ServerState& state);
 
 }  // namespace tandem

@@ -31,7 +31,8 @@ const DeviceTime kSmallTime{
     {{1, 0.0071}, {2, 0.0075}, {4, 0.0081}, {8, 0.0096}, {16, 0.0155}, {32, 0.0285}, {150, 0.126}},
     0.00035};
 
-// The same on two cores of a Zen 3, which has AVX2 only: a second row costs a third of the first.
+// The same on two cores with AVX2 only, by bench_step; single rows by decoding alone. A second row
+// costs half of the first.
 const DeviceTime kLargeTimeOfAvx2{{{1, 0.0425},
                                    {2, 0.0637},
                                    {4, 0.120},
