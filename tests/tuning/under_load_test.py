@@ -32,7 +32,7 @@ class Server:
         return Call(self, request)
 
     def sleep(self, seconds):
-        assert seconds == self.until
+        assert seconds == self.until - 4  # from the end of the first answer
         assert self.reached.wait(10)
 
 
@@ -58,10 +58,10 @@ def test_tokens_inside_the_window_count_and_whole_answers_are_kept():
     server = Server(until=23)
     asked = (("a" if i % 2 == 0 else "b", i) for i in itertools.count())
     window = under_load.closed_loop(
-        server.generate, asked, 1, 10, 13, clock=lambda: server.now, sleep=server.sleep
+        server.generate, asked, 1, 19, clock=lambda: server.now, sleep=server.sleep
     )
-    # Chunks at 10, 11, ..., 22.
-    assert (window.tokens, window.seconds) == (26, 13)
+    # Chunks at 4, 5, ..., 22.
+    assert (window.tokens, window.seconds) == (38, 19)
     assert window.speed == 2
     assert server.asked == [0, 1, 2, 3, 4, 5], "the next when the last is answered"
     assert window.answers == {
@@ -70,12 +70,44 @@ def test_tokens_inside_the_window_count_and_whole_answers_are_kept():
     }, "the last is cancelled, and no answer"
 
 
+def test_the_window_begins_when_every_client_has_an_answer():
+    now = itertools.count()
+    held = threading.Event()
+
+    window = under_load.closed_loop(
+        lambda request: Quick(request, held),
+        ((str(i), i) for i in itertools.count()),
+        2,
+        0,
+        lambda: next(now),
+        lambda seconds: None,
+    )
+    assert set(window.answers) >= {"0", "1", "2", "3"}
+
+
+class Quick:
+    """An answer of one chunk. The second request waits for the fourth."""
+
+    def __init__(self, request, held):
+        self.request, self.held = request, held
+        if request == 3:
+            held.set()
+
+    def cancel(self):
+        pass
+
+    def __iter__(self):
+        assert self.request != 1 or self.held.wait(10)
+        yield Event("chunk", [1])
+        yield Event("finished")
+
+
 def test_an_error_of_a_request_ends_the_measurement():
     def fail(request):
         raise RuntimeError("refused")
 
     with pytest.raises(RuntimeError, match="refused"):
-        under_load.closed_loop(fail, iter([("a", 0)]), 1, 0, 0, sleep=lambda s: None)
+        under_load.closed_loop(fail, iter([("a", 0)]), 1, 0, sleep=lambda s: None)
 
 
 def test_ways_take_turns_and_are_compared_within_a_turn():

@@ -292,9 +292,7 @@ def measure_load(
         asked = (
             (p.name, request_of(client, named[name], p, run.new_tokens, temperature)) for p in order
         )
-        window = under_load.closed_loop(
-            client.stub.Generate, asked, clients, run.seconds / 2, run.seconds
-        )
+        window = under_load.closed_loop(client.stub.Generate, asked, clients, run.seconds)
         progress()
         return window
 
@@ -354,7 +352,7 @@ class Run:
     temperatures: Sequence[float]
     ways: str | None = None
     streams: Sequence[int] = ()  # numbers of clients at the same time; none: one, and quality too
-    seconds: float = 20  # of a window, after a warm-up of half of it
+    seconds: float = 20  # of a window
     turns: int = 2
     llama: Path | None = None  # a llama-server
     write: bool = False
@@ -437,7 +435,7 @@ def main(serve, run: Run, command: str, bar) -> int:
         if run.streams:
             how = (
                 f"Closed loop: each client sends its next problem when the last is answered, in "
-                f"windows of {run.seconds:g} s after {run.seconds / 2:g} s of warm-up, {run.turns} "
+                f"windows of {run.seconds:g} s that begin when each has had an answer, {run.turns} "
                 "for each method, in turns. Tokens per second of all clients, prompts' time "
                 "included, without a prefix cache; medians, and ratios within a turn"
             )

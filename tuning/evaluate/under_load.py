@@ -1,8 +1,8 @@
 """HumanEval under load: tokens per second of the whole server, for each way to decode.
 
 Clients form a closed loop: each sends its next problem when the last one is answered. Only the tokens
-that arrive inside a window count, after a warm-up, so neither the first prompts nor the last answers
-distort the rate. Ways take turns. The server of this measurement has no prefix cache, so each request
+that arrive inside a window count. It begins when each client has had an answer, so neither the first
+prompts, which are read together, nor the last answers distort the rate. Ways take turns. The server of this measurement has no prefix cache, so each request
 reads its whole prompt.
 """
 
@@ -36,19 +36,32 @@ class Loop:
         self.generate, self.asked, self.clock = generate, asked, clock
         self.lock = threading.Lock()
         self.calls: set = set()
+        self.answered = 0  # clients with an answer
+        self.begin = 0.0  # of the window
+        self.warm = threading.Event()
         self.over = False
         self.arrivals: list[tuple[float, int]] = []  # time, tokens
         self.answers: dict[str, list[int]] = {}
         self.errors: list[Exception] = []
 
-    def ask(self) -> None:
+    def ask(self, clients: int) -> None:
         try:
+            if self.ask_once():
+                self.count_answered(clients)
             while self.ask_once():
                 pass
         except Exception as error:
             with self.lock:
                 if not self.over:  # else it was cancelled
                     self.errors.append(error)
+            self.warm.set()
+
+    def count_answered(self, clients: int) -> None:
+        with self.lock:
+            self.answered += 1
+            if self.answered == clients:
+                self.begin = self.clock()
+                self.warm.set()
 
     def ask_once(self) -> bool:
         with self.lock:
@@ -79,19 +92,18 @@ def closed_loop(
     generate: Callable,
     asked: Iterator[Asked],
     clients: int,
-    warm: float,
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Window:
-    """The tokens that arrive from `warm` to `warm + seconds` after the start."""
+    """The tokens that arrive in `seconds`, from the time when each client has had an answer."""
     loop = Loop(generate, asked, clock)
-    threads = [threading.Thread(target=loop.ask) for _ in range(clients)]
-    start = clock()
+    threads = [threading.Thread(target=loop.ask, args=(clients,)) for _ in range(clients)]
     for thread in threads:
         thread.start()
-    sleep(warm + seconds)
-    begin, end = start + warm, clock()
+    loop.warm.wait()
+    sleep(seconds)
+    begin, end = loop.begin, clock()
     loop.end()
     for thread in threads:
         thread.join()
