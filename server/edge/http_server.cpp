@@ -265,6 +265,8 @@ void HttpServer::on_event(HttpConnection& c, uint32_t what) {
   using State = HttpConnection::State;
   if (c.state == State::kClosed) return;
   if ((what & HttpIo::kFailed) != 0) return close(c);
+  // Input that was read before comes first (next_).
+  if (c.state == State::kReading && !c.in.empty()) what &= HttpIo::kOutput;
   if ((what & HttpIo::kInput) != 0 && c.state != State::kResponding) {
     c.state == State::kLingering ? linger(c) : read(c);
   } else if ((what & HttpIo::kPeerClosed) != 0) {

@@ -6,9 +6,12 @@
 #include <atomic>
 #include <future>
 #include <thread>
+#include <utility>
 
+#include "engine/base/clock.h"
 #include "server/edge/acceptor.h"
 #include "server/edge/pulse.h"
+#include "tests/server/edge/simulated_network.h"
 #include "tests/server/edge/sockets.h"
 
 namespace tandem {
@@ -117,6 +120,42 @@ TEST(HttpServer, ServesRequestsOfOneConnectionInOrder) {
   const std::string all = site.ask(get("/1") + get("/0") + get("/2", kClose));
   EXPECT_THAT(all, HasSubstr("piece,\r\n3\r\nend\r\n0\r\n\r\nHTTP/1.1 200 OK"));
   EXPECT_THAT(all, EndsWith("6\r\npiece,\r\n6\r\npiece,\r\n3\r\nend\r\n0\r\n\r\n"));
+}
+
+// Answers a request with its path.
+struct Answer final : HttpServer::Work {
+  void work() override { std::exchange(exchange, nullptr)->respond(200, {}, path); }
+  std::shared_ptr<HttpExchange> exchange;
+  std::string path;
+};
+
+TEST(HttpServer, ReadsNothingBeforeTheInputThatItHolds) {
+  MemoryAccount account(1 << 20);
+  VirtualClock clock;
+  auto made = std::make_unique<test::SimulatedNetwork>(&clock);
+  test::SimulatedNetwork& network = *made;
+  Answer last;
+  HttpServer server({},
+                    {[&](std::shared_ptr<HttpExchange> e) {
+                       last.path = e->message.path;
+                       last.exchange = std::move(e);
+                     },
+                     [](int) { return std::string("error"); }, nullptr},
+                    &account, std::move(made));
+  const int client = network.connect("10.0.0.1");
+  server.add_connection(client);
+  network.send_to_server(client, get("/1") + get("/2"));
+  server.step();
+  server.step();
+  network.send_to_server(client, get("/3"));
+  for (const char* const path : {"/1", "/2", "/3"}) {
+    ASSERT_NE(last.exchange, nullptr);
+    EXPECT_EQ(last.path, path);
+    server.post(&last);
+    server.step();
+    server.step();
+  }
+  EXPECT_EQ(last.exchange, nullptr);
 }
 
 TEST(HttpServer, SendsContinueToClientsThatWaitForIt) {

@@ -326,12 +326,15 @@ class HttpWorld {
   void on_response(Client& client, const std::string& head, const std::string& status,
                    const std::string& body) {
     // Of clients that send garbage, or too slowly.
-    const bool refused = status == "400" || status == "408" || status == "413" || status == "431";
+    const bool full = status == "429" && client.kind == Kind::kGarbage;
+    const bool refused =
+        full || status == "400" || status == "408" || status == "413" || status == "431";
     if (refused) {
       if (client.kind == Kind::kGood) fail("a good client was refused: " + status);
       return;
     }
-    if (client.expected.empty()) return fail("a response without a request");
+    if (client.expected.empty())
+      return fail(absl::StrCat("a response without a request: ", status));
     const Request request = client.expected.front();
     client.expected.pop_front();
     const bool ends = head.find("Connection: close\r\n") != std::string::npos;
@@ -343,7 +346,8 @@ class HttpWorld {
       if (!request.admitted) fail("a request without a token was served");
       if (head.find(absl::StrCat("X-Id: ", request.id, "\r\n")) == std::string::npos ||
           body != answer(request.id, request.size)) {
-        fail("a wrong answer");
+        fail(absl::StrCat("a wrong answer to request ", request.id, ": ", head, body.size(), " of ",
+                          request.size, " bytes"));
       }
     } else if (status != "429" && !(status == "503" && drained_)) {
       fail("unexpected status " + status);
