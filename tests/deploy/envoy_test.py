@@ -6,25 +6,20 @@ The configuration is the shipped one; only addresses, ports and the certificate 
 
 import concurrent.futures
 import contextlib
-import http.client
-import importlib.util
 import json
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import threading
-import time
-import urllib.request
-from pathlib import Path
 
 import grpc
 import pytest
 
-from tests.attack.harness import MODELS, Api, Client, Target
+from tests.attack.harness import MODELS, Target
 from tests.attack.http2 import PREFACE, fields, frame, headers, literal
 from tests.conftest import ROOT
+from tests.deploy.proxy import address_of, start_envoy
 
 yaml = pytest.importorskip("yaml")
 CONFIG = ROOT / "deploy" / "kubernetes" / "envoy" / "envoy.yaml"
@@ -39,40 +34,8 @@ COMPLETION = json.dumps({"model": "wide", "prompt": LONG, "max_tokens": 3})
 GENERATE = b"/tandem.v1.Generation/Generate"
 
 
-@pytest.fixture(scope="module")
-def program():
-    """Envoy, which comes as a wheel (scripts/versions.env)."""
-    spec = importlib.util.find_spec("envoy")
-    path = Path(spec.origin).parent / "_bin" / "envoy" if spec else None
-    if not path or not path.exists():
-        pytest.skip("no envoy: scripts/setup --full installs it")
-    return path
-
-
-@pytest.fixture(scope="module")
-def certificate(tool, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("certificate")
-    make = (
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    )
-    make += " -addext subjectAltName=DNS:localhost -keyout tls.key -out tls.crt"
-    command = [tool("openssl"), *make.split()]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory):
-    return Api(tmp_path_factory.mktemp("api"))
-
-
 def text_of(certificate):
     return CONFIG.read_text("utf-8").replace("/etc/envoy/tls", str(certificate))
-
-
-def address_of(where):
-    host, port = where.rsplit(":", 1)
-    return {"socket_address": {"address": host, "port_value": int(port)}}
 
 
 def here(certificate, servers, checks):
@@ -101,59 +64,8 @@ def here(certificate, servers, checks):
     return config
 
 
-class Proxy:
-    def __init__(self, admin, certificate):
-        self.admin, self.certificate = admin, certificate
-        self.clients = []
-        listeners = json.loads(self.ask("/listeners?format=json"))["listener_statuses"]
-        (listener,) = listeners
-        self.port = listener["local_address"]["socket_address"]["port_value"]
-
-    def ask(self, path):
-        with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=30) as answer:
-            return answer.read().decode()
-
-    def stat(self, name):
-        (value,) = re.findall(rf"^{re.escape(name)}: (\d+)$", self.ask("/stats"), re.MULTILINE)
-        return int(value)
-
-    def connect(self, *protocols):
-        context = ssl.create_default_context(cafile=self.certificate / "tls.crt")
-        context.set_alpn_protocols(protocols)
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-        return context.wrap_socket(plain, server_hostname="localhost")
-
-    def client(self, api):
-        """One that retries nothing."""
-        client = Client("unknown:1", api)
-        client.close()
-        credentials = grpc.ssl_channel_credentials((self.certificate / "tls.crt").read_bytes())
-        options = [("grpc.enable_retries", 0), ("grpc.ssl_target_name_override", "localhost")]
-        client.channel = grpc.secure_channel(f"127.0.0.1:{self.port}", credentials, options)
-        client.stub = api.services.GenerationStub(client.channel)
-        self.clients.append(client)
-        return client
-
-    def close(self):
-        for client in self.clients:
-            client.close()
-
-    def get(self, path, headers=None, body=None):
-        """(status, body) by HTTP/1.1, as OpenAI's clients ask; a POST where there is a body."""
-        context = ssl.create_default_context(cafile=self.certificate / "tls.crt")
-        connection = http.client.HTTPSConnection(
-            "localhost", self.port, context=context, timeout=60
-        )
-        with contextlib.closing(connection):
-            kind = {} if body is None else {"Content-Type": "application/json"}
-            method = "GET" if body is None else "POST"
-            connection.request(method, path, body, {**kind, **(headers or {})})
-            response = connection.getresponse()
-            return response.status, response.read()
-
-
 @pytest.fixture
-def proxied(program, certificate, start_server, tmp_path):
+def proxied(envoy, certificate, start_server, tmp_path):
     """proxied(count, checks, models): (Proxy, servers) that are all healthy."""
     with contextlib.ExitStack() as stack:
 
@@ -162,49 +74,18 @@ def proxied(program, certificate, start_server, tmp_path):
             servers = [start_server(models, *flags) for _ in range(count)]
             for server in servers:
                 stack.callback(server.stop, signal.SIGKILL)
-            (tmp_path / "envoy.yaml").write_text(
-                yaml.safe_dump(here(certificate, servers, checks)), "utf-8"
-            )
-            admin = tmp_path / "admin"
-            command = [program, "--config-path", tmp_path / "envoy.yaml", "--concurrency", "1"]
-            command += ["--admin-address-path", admin, "--disable-hot-restart"]
-            log = stack.enter_context((tmp_path / "log").open("wb"))
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-            stack.callback(process.wait, 60)
-            stack.callback(process.kill)
-            until(lambda: admin.exists() and admin.read_text(), process, tmp_path)
-            proxy = None
-
-            def healthy():
-                nonlocal proxy
-                with contextlib.suppress(OSError, ValueError, KeyError):
-                    proxy = proxy or Proxy(admin.read_text().strip(), certificate)
-                    members = [
-                        proxy.stat(f"cluster.{name}.membership_healthy")
-                        for name in ("tandem", "tandem-openai")
-                    ]
-                    return members == [count, count]
-
-            until(healthy, process, tmp_path)
-            stack.callback(proxy.close)
-            return proxy, servers
+            text = yaml.safe_dump(here(certificate, servers, checks))
+            (tmp_path / "envoy.yaml").write_text(text, "utf-8")
+            members = {"tandem": count, "tandem-openai": count}
+            return start_envoy(stack, envoy, tmp_path, certificate, members), servers
 
         yield start
 
 
-def until(condition, process, folder):
-    """`60` only bounds a failure."""
-    end = time.monotonic() + 60
-    while not condition():
-        log = (folder / "log").read_text()[-3000:]
-        assert process.poll() is None and time.monotonic() < end, log
-        time.sleep(0.05)
-
-
-def test_the_shipped_file_is_valid(program, certificate, tmp_path):
+def test_the_shipped_file_is_valid(envoy, certificate, tmp_path):
     """But for where its certificate is."""
     (tmp_path / "envoy.yaml").write_text(text_of(certificate))
-    command = [program, "--mode", "validate", "--config-path", tmp_path / "envoy.yaml"]
+    command = [envoy, "--mode", "validate", "--config-path", tmp_path / "envoy.yaml"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     wrong = [line for line in run.stderr.splitlines() if "[warning]" in line or "eprecat" in line]

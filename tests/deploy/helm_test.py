@@ -14,17 +14,35 @@ CHART = ROOT / "deploy" / "helm" / "tandem"
 # What a helm that was built by `go install` takes for the cluster's is too old.
 VERSION = ("--kube-version", "1.30.0")
 
-# Sets of values that together reach every branch of the templates.
+# The two demo models of the image. The chart has no default for it; the tests add it to the values that lack it.
+CONFIG = """\
+models { name: "code-large" path: "/srv/tandem/models/code-large" }
+models { name: "code-small" path: "/srv/tandem/models/code-small" }
+deployments { name: "code" large: "code-large" small: "code-small" }
+"""
+# Sets of values that together reach every branch of the templates, and have every value of values.yaml.
 PLAIN = {}
 TLS = {
     "tls": {"secretName": "certificate", "clientCertificates": True},
     "tokens": {"secretName": "tokens"},
-    "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
-    "image": {"repository": "registry.example.com/tandem", "digest": "sha256:" + "0" * 64},
+    "service": {
+        "type": "LoadBalancer",
+        "annotations": {"a": "b"},
+        "grpcPort": 443,
+        "httpPort": 9000,
+    },
+    "image": {
+        "repository": "registry.example.com/tandem",
+        "digest": "sha256:" + "0" * 64,
+        "pullPolicy": "Always",
+    },
     "imagePullSecrets": [{"name": "pull"}],
     "networkPolicy": {"enabled": False},
     "podDisruptionBudget": {"enabled": False},
     "preStopSeconds": 0,
+    "graceSeconds": 60,
+    "startupSeconds": 30,
+    "maxConnectionAgeSeconds": 300,
 }
 GPU = {
     "gpus": 2,
@@ -43,14 +61,23 @@ GPU = {
     "config": 'models { name: "m" path: "/models/m.gguf" device: "cuda:0" }',
     "models": {
         "create": True,
+        "size": "5Gi",
+        "accessModes": ["ReadWriteOnce"],
         "storageClassName": "fast",
         "fetch": {"m.gguf": "https://models.example.com/m.gguf"},
+        "fetchImage": "registry.example.com/curl:1",
     },
+    "image": {"tag": "cuda"},
+    "resources": {"limits": {"memory": "4Gi"}},
 }
 MONITORED = {
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "serviceMonitor": {"enabled": True, "interval": "5s", "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
-    "dashboard": {"enabled": True},
+    "dashboard": {"enabled": True, "labels": {"board": "1"}},
+    "networkPolicy": {"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]},
+    "podDisruptionBudget": {"maxUnavailable": "50%"},
+    "replicas": 3,
+    "server": 'log_level: "debug"',
     "models": {"existingClaim": "mine"},
 }
 OPENAI = {
@@ -58,6 +85,38 @@ OPENAI = {
     "otlp": {"endpoint": "collector.tracing:4317", "sampleRatio": 0.5},
     "tls": {"secretName": "certificate"},
     "tokens": {"secretName": "tokens"},
+}
+KEDA = {
+    "keda": {
+        "enabled": True,
+        "minReplicas": 2,
+        "maxReplicas": 8,
+        "waiting": 1.5,
+        "prometheus": "http://prometheus.monitoring:9090",
+        "pollingInterval": 5,
+        "cooldown": 600,
+    }
+}
+QUERY = {"keda": {**KEDA["keda"], "query": 'sum(vllm:num_requests_waiting{model_name="m"})'}}
+HPA = {
+    "hpa": {
+        "enabled": True,
+        "minReplicas": 2,
+        "maxReplicas": 8,
+        "waiting": 3,
+        "metric": "vllm:num_requests_waiting",
+        "cooldown": 60,
+    }
+}
+SETS = {
+    "plain": PLAIN,
+    "tls": TLS,
+    "gpu": GPU,
+    "monitored": MONITORED,
+    "openai": OPENAI,
+    "keda": KEDA,
+    "query": QUERY,
+    "hpa": HPA,
 }
 
 
@@ -68,7 +127,7 @@ def helm(tool):
     def run(*args, values=None, succeeds=True):
         done = subprocess.run(
             [program, *args, "--values", "-"],
-            input=json.dumps(values or {}),
+            input=json.dumps({"config": CONFIG, **(values or {})}),
             capture_output=True,
             text=True,
             timeout=60,
@@ -114,13 +173,39 @@ def config_of(found):
     return text
 
 
-@pytest.mark.parametrize(
-    "values",
-    [PLAIN, TLS, GPU, MONITORED, OPENAI],
-    ids=["plain", "tls", "gpu", "monitored", "openai"],
-)
+@pytest.mark.parametrize("values", SETS.values(), ids=SETS)
 def test_lint_finds_nothing(helm, values):
     assert "0 chart(s) failed" in helm("lint", "--strict", CHART, values=values)
+
+
+@pytest.mark.parametrize("values", SETS.values(), ids=SETS)
+def test_every_set_renders_to_valid_resources(render, values):
+    assert only(render(values), "Deployment")
+
+
+def paths(values, prefix=()):
+    """Of the values, without those of free form."""
+    found = set()
+    for key, value in values.items():
+        inner = paths(value, (*prefix, key)) if isinstance(value, dict) else set()
+        found |= inner or {(*prefix, key)}
+    return found
+
+
+def test_the_sets_have_every_value():
+    every = paths(yaml.safe_load((CHART / "values.yaml").read_text("utf-8")))
+    given = {path for values in SETS.values() for path in paths(values)}
+    # Also what lies below a value of free form, such as nodeSelector.
+    reached = {path[:n] for path in given for n in range(1, len(path) + 1)}
+    free = {path for path in every if path[0] == "resources" or path[:2] == ("dashboard", "labels")}
+    assert every - free - reached == set()
+
+
+def test_without_a_model_it_says_what_to_set(helm):
+    for config in ("", "\n", "# models { }", 'deployments { name: "a" large: "b" }'):
+        text = helm("template", "x", CHART, *VERSION, values={"config": config}, succeeds=False)
+        assert "config: no model; allowed: a deployment file with models" in text
+        assert "--set-file config=" in text
 
 
 def test_default_values(render):
@@ -222,6 +307,34 @@ def test_the_http_api_and_spans(render):
     assert "openai" not in plain and "otlp" not in plain
 
 
+def test_scaling_by_waiting_requests(render):
+    found = render(KEDA)
+    deployment = only(found, "Deployment")
+    assert "replicas" not in deployment["spec"], "an upgrade would reset it"
+    scaled = only(found, "ScaledObject")["spec"]
+    assert scaled["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (2, 8)
+    (trigger,) = scaled["triggers"]
+    assert trigger["metadata"]["threshold"] == "1.5"
+    query = trigger["metadata"]["query"]
+    pods = re.search(r'pod=~"([^"]+)"', query).group(1)
+    assert query.startswith("sum(tandem_num_requests_waiting{")
+    assert re.fullmatch(pods, "release-tandem-7c9d8b5f44-x2x4z")
+    assert not re.fullmatch(pods, "release-tandem-picker-7c9d8b5f44-x2x4z")
+    (trigger,) = only(render(QUERY), "ScaledObject")["spec"]["triggers"]
+    assert trigger["metadata"]["query"] == QUERY["keda"]["query"]
+
+    found = render(HPA)
+    assert "replicas" not in only(found, "Deployment")["spec"]
+    scaler = only(found, "HorizontalPodAutoscaler")["spec"]
+    (metric,) = scaler["metrics"]
+    assert metric["pods"]["metric"] == {"name": "vllm:num_requests_waiting"}
+    assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "3"}
+    kinds = {kind for kind, _ in render(PLAIN)}
+    assert not kinds & {"ScaledObject", "HorizontalPodAutoscaler"}
+    assert only(render({"replicas": 3}), "Deployment")["spec"]["replicas"] == 3
+
+
 def test_a_new_configuration_starts_new_pods(render):
     def checksum(values):
         return server_of(render(values))[0]["metadata"]["annotations"]["checksum/config"]
@@ -250,6 +363,12 @@ def test_a_new_configuration_starts_new_pods(render):
             },
             "openai.enabled: it sees no certificates",
         ),
+        ({**KEDA, **HPA}, "keda.enabled, hpa.enabled: both are true; allowed: at most one"),
+        ({"keda": {"enabled": True}}, "keda.prometheus: empty; allowed: the address"),
+        ({"keda": {**KEDA["keda"], "minReplicas": 9}}, "keda.minReplicas: 9; allowed: at most"),
+        ({"hpa": {**HPA["hpa"], "minReplicas": 9}}, "hpa.minReplicas: 9; allowed: at most"),
+        ({"keda": {**KEDA["keda"], "minReplicas": 0}}, "minReplicas"),
+        ({"hpa": {**HPA["hpa"], "waiting": 0}}, "waiting"),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm, values, named):

@@ -33,8 +33,8 @@ deployments { name: "pair" large: "large" small: "small" }
 TOKENS_PER_ANSWER = 24
 CLIENTS = 6
 SEED = int(os.environ.get("TANDEM_HISTORY_SEED", "1"))
-# Of `scripts/test --night`; a short run has each fault once.
-FAULTS = int(os.environ.get("TANDEM_HISTORY_FAULTS", "0"))
+# A short run has each fault once.
+FAULTS = 100 if os.environ.get("TANDEM_NIGHT") else 0
 CALLS_PER_STEP = 20
 SERVERS = 3
 

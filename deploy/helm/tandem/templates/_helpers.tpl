@@ -66,6 +66,13 @@ server {
 }
 {{- end }}
 
+{{- /* Prometheus labels a pod's series with its namespace and name. */}}
+{{- define "tandem.waiting" -}}
+{{- if .Values.keda.query }}{{ .Values.keda.query }}
+{{- else }}sum(tandem_num_requests_waiting{namespace="{{ .Release.Namespace }}",pod=~"{{ include "tandem.name" . }}-[0-9a-z]+-[0-9a-z]+"})
+{{- end }}
+{{- end }}
+
 {{- define "tandem.ready" -}}
 {{- if .Values.tls.secretName -}}
 httpGet: {path: /readyz, port: http}
