@@ -16,22 +16,20 @@ WORKDIR /opt/tandem/src
 # First, so that this layer is rebuilt only when versions change.
 COPY scripts/setup scripts/versions.env scripts/
 
-# /runtime has the files of the image: the programs, and the libraries of LibTorch and CUDA that they load.
+# /runtime has the files of the image: the programs, the libraries of LibTorch and CUDA that they load, licences, bill of materials.
 FROM source AS build-cpu
 ARG NEWER_GRPC=
 RUN scripts/setup ${NEWER_GRPC:+--grpc}
 COPY . .
 RUN scripts/setup && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build release tandem-server tandem tandem-pull
-RUN mkdir -p /runtime/usr/local/bin && cp build/release/bin/tandem-server build/release/bin/tandem build/release/bin/tandem-pull /runtime/usr/local/bin/ \
- && deploy/runtime_files build/release/bin/tandem-server build/release/bin/tandem | tar -chPf - -T - | tar -xf - -C /runtime
+RUN DESTDIR=/runtime $TANDEM_HOME/bin/cmake --install build/release --strip
 
 FROM source AS build-cuda
 ARG NEWER_GRPC=
 RUN scripts/setup --cuda ${NEWER_GRPC:+--grpc}
 COPY . .
 RUN scripts/setup --cuda && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build cuda-image tandem-server tandem tandem-pull
-RUN mkdir -p /runtime/usr/local/bin && cp build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem build/cuda-image/bin/tandem-pull /runtime/usr/local/bin/ \
- && deploy/runtime_files --cuda build/cuda-image/bin/tandem-server build/cuda-image/bin/tandem | tar -chPf - -T - | tar -xf - -C /runtime
+RUN DESTDIR=/runtime $TANDEM_HOME/bin/cmake --install build/cuda-image --strip
 
 # Debian libraries, the programs, the demo models. No compiler, no Python, no build tools.
 FROM ${DEBIAN_SLIM} AS runtime

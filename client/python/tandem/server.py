@@ -21,12 +21,14 @@ _STOP_SECONDS = 10
 
 
 def find_program(program: str | os.PathLike | None) -> str:
-    """`program`, or tandem-server in PATH."""
+    """`program`, or tandem-server in PATH, or that of this Python environment."""
     found = shutil.which(program or "tandem-server")
+    if found is None and program is None:
+        found = shutil.which(str(Path(sys.executable).with_name("tandem-server")))
     if found is None:
         raise FileNotFoundError(
-            f"{program or 'tandem-server'}: no such program; build it (scripts/build release tandem-server tandem-pull) and add its "
-            "folder to PATH, or pass program=PATH"
+            f"{program or 'tandem-server'}: no such program; install the package tandem-server, or build it (scripts/build release "
+            "tandem-server tandem-pull) and add its folder to PATH, or pass program=PATH"
         )
     return found
 

@@ -1,0 +1,15 @@
+# CPack reads this file once per package format.
+list(GET CPACK_INSTALL_CMAKE_PROJECTS 0 build)
+set(components programs libtorch data)
+if(CPACK_GENERATOR STREQUAL "DEB")
+  list(APPEND components service debian)
+  set(CPACK_SET_DESTDIR ON)  # for /etc
+  set(CPACK_INSTALL_PREFIX /usr)
+  set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+else()
+  list(APPEND components libraries archive)
+endif()
+set(CPACK_INSTALL_CMAKE_PROJECTS)
+foreach(component IN LISTS components)
+  list(APPEND CPACK_INSTALL_CMAKE_PROJECTS ${build} tandem ${component} /)
+endforeach()
