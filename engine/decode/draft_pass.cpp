@@ -28,8 +28,7 @@ Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::v
   const int nodes = std::min(static_cast<int>(parallel->size()), room - 1);
   Pass p = g.catch_up(stage, *x);
   const TreeRows rows = add_tree(chain_of(nodes, masks, room), candidates, &p);
-  Read predictions = read_masks(g, rows.masks, 1);
-  predictions.warp.vocab = how.warp.vocab;
+  Read predictions = read_masks(g, rows.masks, 1, how.warp.vocab);
   how.rows = rows.nodes;
   how.max_prob = predictions.max_prob = true;
   p.reading(std::move(how));

@@ -46,7 +46,7 @@ struct Deployment {
   int vocab_size = 0;
   int small_vocab_size = 0;  // likewise of the small model
   int draft_vocabulary = 0;  // default for drafts of the small model (draft_vocabulary_of)
-  int early_vocabulary = 0;  // default for tokens that an early layer of the large model proposes
+  int early_vocabulary = 0;  // for tokens that an early layer or masks of the large model propose
   std::shared_ptr<AcceptanceStats> acceptance_stats;  // shared by the deployment's requests
   AnswerFormat large_answers;                         // of answers that the large model writes
   AnswerFormat small_answers;                         // the small one
