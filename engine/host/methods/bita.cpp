@@ -13,7 +13,7 @@ constexpr int kMostRows = 256;
 
 MethodNeeds needs_of(const BitaParams& a, const DeploymentConfig& d) {
   ModelInRole large = of_large(d);
-  large.adapter = a.adapter;
+  large.mask_adapter = a.adapter;
   large.masks = a.num_masks;
   MethodNeeds needs{{std::move(large)}, {}};
   if (a.adapter.empty()) {

@@ -232,6 +232,8 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "draft_vocabulary: 16384 }",
            "ppd { num_candidates: 16 draft_vocabulary: 0 }",
            "llm_to_slm { draft_tokens: 1 }",
+           "llm_to_slm { speculative: true pace: PACE_FASTEST min_draft_probability: 0.5 "
+           "draft_vocabulary: 16384 num_masks: 2 }",
        }) {
     EXPECT_EQ(error(ok), "no error") << ok;
   }
