@@ -226,6 +226,10 @@ int run(const Options& options) {
       (*server)->memory());
   if (!created.ok()) return fail(created.status());
   engine = *std::move(created);
+  if (const absl::Status& read = engine->statistics_read(); !read.ok()) {
+    log_warn("statistics", {{"error", read.message(), LogField::kMaxMessage},
+                            {"advice", "the file is replaced when the server stops"}});
+  }
   (*server)->attach(engine.get());
   signals.arm();
   if (options.port_file.has_value() && !write_port_file(*options.port_file, **server)) {
@@ -239,6 +243,9 @@ int run(const Options& options) {
   end_after(configuration->server.grace + kAfterGrace);
   (*server)->drain();
   server->reset();
+  if (const absl::Status saved = engine->save_statistics(); !saved.ok()) {
+    log_warn("statistics", {{"error", saved.message(), LogField::kMaxMessage}});
+  }
   engine.reset();
   log_info("stopped");
   flush_log(std::chrono::seconds(1));

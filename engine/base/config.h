@@ -179,8 +179,9 @@ struct EngineConfig {
   std::vector<ModelConfig> models;
   std::vector<DeploymentConfig> deployments;
   LimitsConfig limits;
-  int text_threads = 1;      // detokenization
-  int tokenize_threads = 1;  // tokenization of prompts
+  int text_threads = 1;         // detokenization
+  int tokenize_threads = 1;     // tokenization of prompts
+  std::string statistics_file;  // engine/host/statistics.h; empty: none
 };
 
 }  // namespace tandem

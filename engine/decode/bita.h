@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/async/task.h"
@@ -24,6 +25,9 @@ struct BitaParams {
   // (engine/decode/pacing/tree_size.h).
   Pace pace = Pace::kFastest;
   std::string adapter;  // of the mask tokens, by the deployment's name for it
+  // Only ids below this are candidates, so mask rows compute less of the output matrix. 0: all.
+  // Unset: chosen by the model; here all.
+  std::optional<int> draft_vocabulary = {};
   std::shared_ptr<AcceptanceStats> stats = {};  // shared by the deployment's requests; may be null
 };
 

@@ -27,9 +27,11 @@ Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::v
   for (const DraftToken& t : *parallel) candidates.push_back({t.token});
   const int nodes = std::min(static_cast<int>(parallel->size()), room - 1);
   Pass p = g.catch_up(stage, *x);
+  // A pass has one adapter, and conditioned rows of the prompt need theirs.
+  const auto is_conditioned = [](const In& in) { return in.kind == In::kEmbed; };
+  if (std::ranges::any_of(p.add.in, is_conditioned)) masks = 0;
   const TreeRows rows = add_tree(chain_of(nodes, masks, room), candidates, &p);
-  Read predictions = read_masks(g, rows.masks, 1);
-  predictions.warp.vocab = how.warp.vocab;
+  Read predictions = read_masks(g, rows.masks, 1, how.warp.vocab);
   how.rows = rows.nodes;
   how.max_prob = predictions.max_prob = true;
   p.reading(std::move(how));

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "engine/decode/speculative.h"
-
 namespace tandem {
 namespace {
 
@@ -24,9 +22,8 @@ Task<void> small_generates(Gen g) {
 Task<void> llm_to_slm(Gen g, LlmToSlmParams a) {
   if (!a.speculative) return small_generates(g);
   // The large model's pass over the prompt leaves H, too, so each model computes the prompt once.
-  SpeculativeParams drafts;
-  drafts.draft_tokens = a.draft_tokens;
-  return speculative(g, drafts);
+  a.reads_prompt_at_once = true;
+  return speculative(g, std::move(a));
 }
 
 }  // namespace tandem

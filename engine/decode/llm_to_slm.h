@@ -12,12 +12,13 @@
 
 #include "engine/async/task.h"
 #include "engine/decode/gen.h"
+#include "engine/decode/speculative.h"
 
 namespace tandem {
 
-struct LlmToSlmParams {
+// The base: how the small model drafts, if speculative.
+struct LlmToSlmParams : SpeculativeParams {
   bool speculative = false;  // the large model verifies the small one's tokens (section 4.5)
-  int draft_tokens = 4;      // of a round, if speculative
 };
 
 // LOSSY: the tokens of the conditioned small model. With `speculative`, EXACT: the large model's

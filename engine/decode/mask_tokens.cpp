@@ -27,11 +27,12 @@ TreeRows add_tree(BitaTree tree, const Candidates& candidates, Pass* pass) {
   return rows;
 }
 
-Read read_masks(Gen g, RowList masks, int k) {
+Read read_masks(Gen g, RowList masks, int k, int vocab) {
   Read read;
   read.rows = std::move(masks);
   read.warp = g.warp();
   read.warp.temperature = 0;
+  read.warp.vocab = vocab;
   read.top = k;
   return read;
 }

@@ -27,7 +27,8 @@ struct TreeRows {
 // REQUIRES: a candidate for each node.
 TreeRows add_tree(BitaTree tree, const Candidates& candidates, Pass* pass);
 
-// Reads the k best tokens of each mask, under the request's processors, greedily.
-Read read_masks(Gen g, RowList masks, int k);
+// Reads the k best tokens of each mask, under the request's processors, greedily. vocab: of these
+// reads (Warp::vocab).
+Read read_masks(Gen g, RowList masks, int k, int vocab);
 
 }  // namespace tandem

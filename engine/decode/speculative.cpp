@@ -218,7 +218,7 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
   const Stage D = g.stage(Role::kSmall);
   DraftPolicy policy(g, a);
   std::vector<Stage> others;
-  if (policy.drafts_at_once()) others.push_back(D);
+  if (a.reads_prompt_at_once || policy.drafts_at_once()) others.push_back(D);
   bool ended = co_await first_token(g, std::move(others));
   while (!ended) {
     policy.begin_round();

@@ -42,7 +42,10 @@ struct SpeculativeParams {
     kMatch,  // x_i is accepted if the large model draws it, too
     kRatio,  // x_i is accepted with probability min(1, p_i(x_i) / q_i(x_i)), the papers' rule
   };
-  Acceptance acceptance = Acceptance::kMatch;   // greedy: both are the same
+  Acceptance acceptance = Acceptance::kMatch;  // greedy: both are the same
+  // The small model reads the prompt with the large one, even if it may never draft: later it would
+  // cost the large model a second reading.
+  bool reads_prompt_at_once = false;
   std::shared_ptr<AcceptanceStats> stats = {};  // shared by the deployment's requests; may be null
 };
 

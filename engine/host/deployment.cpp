@@ -47,20 +47,25 @@ absl::Status add_models(const Models& models, const Declared& declared, Deployme
   return absl::OkStatus();
 }
 
-std::optional<Refusal> adapter_refusal(const Deployment& d, const ModelInRole& role) {
-  if (role.adapter.empty()) return std::nullopt;
-  const LoadedModel& model = *d.models.at(role.model);
-  const ModelShape& shape = adapter_owner(model, role);
-  if (model.encoder != nullptr && !role.conditioned_by && role.masks == 0) {
-    return Refusal{"adapter", quote_value(role.adapter),
-                   absl::StrCat("none: ", role.model, " has an encoder")};
-  }
-  if (find_adapter(shape, role.adapter).valid()) return adapter_misfit(shape, role);
+std::optional<Refusal> no_adapter(const std::string& field, const std::string& asked,
+                                  const ModelShape& shape, const std::string& model) {
+  if (asked.empty() || find_adapter(shape, asked).valid()) return std::nullopt;
   const auto name = [](std::string* out, const AdapterShape& a) { out->append(a.name); };
   const std::string names = absl::StrJoin(shape.adapters, ", ", name);
-  return Refusal{"adapter", quote_value(role.adapter),
+  return Refusal{field, quote_value(asked),
                  absl::StrCat(names.empty() ? "none" : names,
-                              ", the adapters among the extras of model ", role.model)};
+                              ", the adapters among the extras of model ", model)};
+}
+
+std::optional<Refusal> adapter_refusal(const Deployment& d, const ModelInRole& role) {
+  const LoadedModel& model = *d.models.at(role.model);
+  if (auto why = no_adapter("adapter", role.adapter, adapter_owner(model, role), role.model)) {
+    return why;
+  }
+  if (auto why = no_adapter(role.mask_field, role.mask_adapter, model.shape, role.model)) {
+    return why;
+  }
+  return role.mask_adapter.empty() ? std::nullopt : masks_misfit(model.shape, role);
 }
 
 // Checks the methods' settings against the loaded models.
@@ -162,6 +167,7 @@ absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
     TANDEM_RETURN_IF_ERROR(join_pair(declared, &d));
   }
   d.acceptance_stats = std::make_shared<AcceptanceStats>();
+  d.conditioned_stats = std::make_shared<AcceptanceStats>();
   set_vocabularies(&d);
   set_answer_formats(&d);
   TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));

@@ -46,11 +46,12 @@ struct Deployment {
   int vocab_size = 0;
   int small_vocab_size = 0;  // likewise of the small model
   int draft_vocabulary = 0;  // default for drafts of the small model (draft_vocabulary_of)
-  int early_vocabulary = 0;  // default for tokens that an early layer of the large model proposes
-  std::shared_ptr<AcceptanceStats> acceptance_stats;  // shared by the deployment's requests
-  AnswerFormat large_answers;                         // of answers that the large model writes
-  AnswerFormat small_answers;                         // the small one
-  Grammars* grammars = nullptr;                       // of all deployments; null: no constraints
+  int early_vocabulary = 0;  // for tokens that an early layer or masks of the large model propose
+  std::shared_ptr<AcceptanceStats> acceptance_stats;   // shared by the deployment's requests
+  std::shared_ptr<AcceptanceStats> conditioned_stats;  // the same, of a conditioned small model
+  AnswerFormat large_answers;                          // of answers that the large model writes
+  AnswerFormat small_answers;                          // the small one
+  Grammars* grammars = nullptr;                        // of all deployments; null: no constraints
   bool share_tokens = true;  // large and small model mean the same token by each id
   // Set if large and small model have different tokens, or only one has an encoder. Then only this
   // method and autoregressive decoding are offered.

@@ -12,6 +12,7 @@
 #include "engine/host/methods/declare.h"
 #include "engine/host/requests/listeners.h"
 #include "engine/host/requests/resolve.h"
+#include "engine/host/statistics.h"
 
 namespace tandem {
 
@@ -57,6 +58,7 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   loop = std::make_unique<Loop>(options, &clock, devices->backends(), loop_models, &metrics);
   for (Deployment& d : deployments) d.grammars = &grammars;
   for (Deployment& d : deployments) d.lost = [this](DeviceId device) { return lost(device); };
+  if (!config.statistics_file.empty()) read_statistics();
   loop_thread = std::thread([this] { loop->run(); });
   for (const LoadedModel* m : by_id) {
     if (!m->shape.encodes) TANDEM_RETURN_IF_ERROR(warm_up(*m));  // encoders run with their decoders
@@ -98,8 +100,19 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
       status, absl::StrCat("warm-up of model ", model.config.name, " on ", model.config.device));
 }
 
-Engine::Impl::~Impl() {
-  if (!loop) return;
+void Engine::Impl::read_statistics() {
+  const auto saved = tandem::read_statistics(config.statistics_file);
+  if (saved.ok()) {
+    restore_statistics(*saved, config, devices->models().all(), deployments, loop.get());
+  } else if (!absl::IsNotFound(saved.status())) {
+    statistics_read = saved.status();
+  }
+}
+
+Engine::Impl::~Impl() { stop(); }
+
+void Engine::Impl::stop() {
+  if (!loop_thread.joinable()) return;
   stop_running();
   {
     MutexLock lock(&mutex);
@@ -204,6 +217,18 @@ Vitals Engine::vitals() const {
                              impl_->loop->at_one_batch(DeviceId(static_cast<int64_t>(d))));
   }
   return out;
+}
+
+const absl::Status& Engine::statistics_read() const { return impl_->statistics_read; }
+
+absl::Status Engine::save_statistics() {
+  impl_->draining.store(true);
+  impl_->stop();
+  const EngineConfig& config = impl_->config;
+  if (config.statistics_file.empty()) return absl::OkStatus();
+  return write_statistics(config.statistics_file,
+                          collect_statistics(config, impl_->devices->models().all(),
+                                             impl_->deployments, impl_->loop.get()));
 }
 
 void Engine::start_drain() { impl_->draining.store(true); }

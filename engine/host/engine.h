@@ -92,6 +92,12 @@ class Engine {
   // Drains. Ends requests that still run at `deadline` with UNAVAILABLE. Returns when none is left.
   void shutdown(TimePoint deadline);
 
+  // Why EngineConfig::statistics_file was not read at start; OK if it was, or does not exist yet.
+  const absl::Status& statistics_read() const;
+  // Stops the engine as its destructor does, then writes EngineConfig::statistics_file, if there is
+  // one. No other function may be called after it.
+  absl::Status save_statistics();
+
   // Written by the loop. Readable at any time.
   const Metrics& metrics() const;
   // By client; all that the limits do not name are under "". Readable at any time.

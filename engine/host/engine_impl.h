@@ -72,6 +72,8 @@ struct Engine::Impl {
                const std::function<void(absl::StatusOr<ScoreResult>)>& done);
 
   void stop_running();
+  void stop();  // joins the loop
+  void read_statistics();
   void request_ended();
   bool lost(DeviceId device) const { return loop->device_lost(device); }
   bool lost(size_t device) const { return lost(DeviceId(static_cast<int64_t>(device))); }
@@ -86,6 +88,7 @@ struct Engine::Impl {
   std::vector<Deployment> deployments;
   std::unique_ptr<Loop> loop;
   std::thread loop_thread;
+  absl::Status statistics_read;
 
   std::atomic<RequestId> next_id{1};
   std::atomic<bool> draining{false};

@@ -26,8 +26,9 @@ struct CastRole {
   int layers = 0;  // that its passes run: [0, layers); 0: all
   // Of a role below the top: the most rows that are between two layers at one time. 0: no bound.
   int frontier_rows = 0;
-  AdapterId adapter;       // of its passes; invalid: none
-  AdapterId mask_adapter;  // of its mask rows, which leave nothing in the cache; excludes `adapter`
+  // A pass has rows of at most one of the two. Invalid: none.
+  AdapterId adapter;         // of its conditioned rows
+  AdapterId mask_adapter;    // of its mask rows, which leave nothing in the cache
   bool prompt_only = false;  // its cache holds prompt rows only
   // An encoder: its rows see each other, so they run in one pass. Set for each Role::kEncoder, and
   // for an encoder in another role, whose hidden rows condition the small model.

@@ -114,9 +114,12 @@ size_t CacheSet::first_role_of(const SequenceCache& cache) const {
   return static_cast<size_t>(role - spec_->roles().begin());
 }
 
-AdapterId CacheSet::find_adapter(const SequenceCache& cache) const {
+AdapterId CacheSet::find_adapter(const SequenceCache& cache, const Tree& add) const {
   const CastRole& role = spec_->roles()[first_role_of(cache)];
-  return role.adapter.valid() ? role.adapter : role.mask_adapter;
+  if (!role.adapter.valid()) return role.mask_adapter;
+  const auto is_mask = [](const In& in) { return in.kind == In::kMask; };
+  const bool masks = role.mask_adapter.valid() && std::ranges::any_of(add.in, is_mask);
+  return masks ? role.mask_adapter : role.adapter;
 }
 
 const PrefixRoot& CacheSet::root(ModelId model) const {

@@ -50,9 +50,9 @@ class CacheSet {
   Role role_of(const SequenceCache& cache, int to) const;
   // The first role of the cache's model.
   size_t first_role_of(const SequenceCache& cache) const;
-  // The adapter of the cache's passes; invalid: none.
-  AdapterId adapter_of(const SequenceCache& cache) const {
-    return has_adapters_ ? find_adapter(cache) : AdapterId();
+  // The adapter of a pass that adds these rows to the cache; invalid: none.
+  AdapterId adapter_of(const SequenceCache& cache, const Tree& add) const {
+    return has_adapters_ ? find_adapter(cache, add) : AdapterId();
   }
   // True: its rows are the sequence's tokens. False for workers, encoders and roles with tokens of
   // their own (SequenceSpec::runs_fixed_tokens), and for forks.
@@ -85,7 +85,7 @@ class CacheSet {
   void add_caches_of(const ModelPools& pools, std::vector<const SequenceCache*>* caches) const;
 
  private:
-  AdapterId find_adapter(const SequenceCache& cache) const;
+  AdapterId find_adapter(const SequenceCache& cache, const Tree& add) const;
 
   const SequenceSpec* const spec_;
   LoopServices* const loop_;

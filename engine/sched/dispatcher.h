@@ -53,6 +53,8 @@ class Dispatcher {
   void count_sequence(const SequenceSpec& spec, int n);
   // The sequences that use the model, or its share of those that use it or a replica.
   ModelLoad load(ModelId model) const;
+  // Of the model's batches. REQUIRES: the loop does not run.
+  BatchTime& batch_time(ModelId model) { return models_[model.index()].time; }
   bool busy() const;
   bool lost(DeviceId device) const { return schedulers_[device.index()].lost(); }
   Duration at_one_batch(DeviceId device, TimePoint now) const {

@@ -83,6 +83,8 @@ class Loop final : private LoopServices {
   Duration at_one_batch(DeviceId device) const {
     return dispatcher_.at_one_batch(device, clock_->now());
   }
+  // The times of the model's batches, to be saved or restored. REQUIRES: the loop does not run.
+  BatchTime& batch_time(ModelId model) { return dispatcher_.batch_time(model); }
   const ModelPools& model_pools(ModelId id) const { return dispatcher_.pools(id); }
   // Visits every sequence that is not released. For checks.
   void visit(const std::function<void(const SequenceRun&)>& f) const {

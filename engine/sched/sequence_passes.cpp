@@ -88,7 +88,9 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, LoopServices* loop
   if (flight->linked) find_awaited(flight);
   const bool causal = flight->pass.see == See::kCausal;
   if (causal && !flight->pass.memory.valid()) flight->pass.memory = memory;
-  if (!flight->pass.adapter.valid()) flight->pass.adapter = caches.adapter_of(*c);
+  if (!flight->pass.adapter.valid()) {
+    flight->pass.adapter = caches.adapter_of(*c, flight->pass.add);
+  }
   if (flight->linked) place_values(*flight);
   flight->memory = flight->pass.memory.valid() ? caches.find(flight->pass.memory) : nullptr;
   if (flight->memory) {

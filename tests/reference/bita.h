@@ -52,10 +52,11 @@ inline std::vector<float> mask_logits(const Model& m, const Tokens& text, int i,
   return logits;
 }
 
-// Its best `k` tokens.
-inline Tokens mask_candidates(const Model& m, const Tokens& text, int i, int k, AdapterId adapter) {
+// Its best `k` tokens with ids below `ids`, 0: of all.
+inline Tokens mask_candidates(const Model& m, const Tokens& text, int i, int k, AdapterId adapter,
+                              int ids) {
   const std::vector<float> logits = mask_logits(m, text, i, adapter);
-  Tokens all(logits.size());
+  Tokens all(ids > 0 ? std::min(logits.size(), Row::index(ids)) : logits.size());
   std::iota(all.begin(), all.end(), 0);
   std::sort(all.begin(), all.end(), [&](Token a, Token b) {
     const float x = logits[Row::index(a)], y = logits[Row::index(b)];
@@ -134,7 +135,8 @@ inline Foretold bita(const Model& model, const Tokens& prompt, const Warp& w, co
     const Tokens seen(text.begin(), text.end() - ahead);
     const int last = remaining - 2 - static_cast<int>(with_masks.size());  // mask of any use
     for (int i = ahead; i < std::min(a.num_masks, last); ++i) {
-      candidates.push_back(mask_candidates(model, seen, i, a.num_candidates, adapter));
+      candidates.push_back(mask_candidates(model, seen, i, a.num_candidates, adapter,
+                                           a.draft_vocabulary.value_or(0)));
     }
   }
   result.tokens = out.tokens;

@@ -74,6 +74,7 @@ BitaParams make_bita(Random& r) {
     a.tree = static_cast<BitaTreeKind>(r.below(6));
   } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMaxTree);
   a.pace = r.one_in(2) ? Pace::kFastest : Pace::kFixed;
+  if (a.num_candidates == 2) a.draft_vocabulary = kVocab / 2;
   return a;
 }
 

@@ -19,13 +19,17 @@ namespace {
 // The most bytes of logits of one block, unless a single row has more.
 constexpr int64_t kLogitBytes = int64_t{64} << 20;
 
-// The most ids that a read of these works may draw (Warp::vocab).
+// The ids that a read may draw (Warp::vocab).
+int ids_needed(const Read& read, int all) {
+  return read.warp.vocab > 0 ? std::min(read.warp.vocab, all) : all;
+}
+
+// The most that a read of these works may draw.
 int ids_needed(std::span<const Work> works, int all) {
   int most = 0;
   for (const Work& work : works) {
     for (const Work::Output& o : work.outputs) {
-      const int ids = work.pass->read[static_cast<size_t>(o.read)].warp.vocab;
-      most = std::max(most, ids > 0 ? std::min(ids, all) : all);
+      most = std::max(most, ids_needed(work.pass->read[static_cast<size_t>(o.read)], all));
     }
   }
   return most;
@@ -347,19 +351,38 @@ void Executor::apply_heads() {
 void Executor::read_block(const Batch& batch, const ReadBlock& block,
                           std::vector<WorkResult>& results) {
   const auto works = std::span(batch.works).subspan(block.begin, block.end - block.begin);
-  const int ids = ids_needed(works, shape_.vocab_size);
   const bool answers = device_queue_ != nullptr && answers_suffice(works, shape_.vocab_size);
-  const HeadRows rows = block.count > 0 ? head_rows(block, ids, answers) : HeadRows{};
+  const HeadRows rows =
+      block.count > 0 ? head_rows(block, head_need(batch, block), answers) : HeadRows{};
   reader_.read(batch, plan_, block, rows, results);
 }
 
-HeadRows Executor::head_rows(const ReadBlock& block, int ids, bool answers) {
+// Masks draw from fewer ids than the rows before them (BitaParams::draft_vocabulary).
+Executor::HeadNeed Executor::head_need(const Batch& batch, const ReadBlock& block) {
+  const auto works = std::span(batch.works).subspan(block.begin, block.end - block.begin);
+  if (device_queue_ != nullptr) return {ids_needed(works, shape_.vocab_size), 0};
+  ids_.clear();
+  for (size_t w = block.begin; w < block.end; ++w) {
+    if (!plan_.items[w].status.ok()) continue;
+    const Work& work = batch.works[w];
+    for (size_t i = block.from; i < std::min(block.to, work.outputs.size()); ++i) {
+      const Read& read = work.pass->read[static_cast<size_t>(work.outputs[i].read)];
+      if (!read.hidden) ids_.push_back(ids_needed(read, shape_.vocab_size));
+    }
+  }
+  const int most = *std::ranges::max_element(ids_);
+  const auto behind = std::find(ids_.rbegin(), ids_.rend(), most).base();
+  if (behind == ids_.end()) return {most, 0};
+  return {*std::max_element(behind, ids_.end()), static_cast<int>(behind - ids_.begin())};
+}
+
+HeadRows Executor::head_rows(const ReadBlock& block, HeadNeed need, bool answers) {
   const int first = block.first;
   const int count = block.count;
   at::Tensor& logits = logits_.rows(count);
   if (!stepped_) {
-    launch(device_queue_, [this, logits, first, count, ids]() mutable {
-      model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), ids);
+    launch(device_queue_, [this, logits, first, count, need]() mutable {
+      model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), need.ids, need.whole);
     });
   }
   if (device_queue_ == nullptr) return {logits.mutable_data_ptr<float>()};

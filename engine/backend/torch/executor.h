@@ -93,9 +93,14 @@ class Executor {
 
   // After the forward pass.
   void read_block(const Batch& batch, const ReadBlock& block, std::vector<WorkResult>& results);
-  // The head's output for a block, until the next call. ids: the logits needed; answers: whether
-  // answers suffice
-  HeadRows head_rows(const ReadBlock& block, int ids, bool answers);
+  // The logits that a block needs: all of the first `whole` rows, the first `ids` of the others.
+  struct HeadNeed {
+    int ids = 0;
+    int whole = 0;
+  };
+  HeadNeed head_need(const Batch& batch, const ReadBlock& block);
+  // The head's output for a block, until the next call. answers: whether answers suffice
+  HeadRows head_rows(const ReadBlock& block, HeadNeed need, bool answers);
   // Makes the hidden rows of successful passes readable by later passes.
   void publish_hidden_rows(const Batch& batch, const std::vector<WorkResult>& results);
 
@@ -112,12 +117,13 @@ class Executor {
   PlacedPlan placed_;
   std::vector<RowQuestion> questions_;  // [reads], of device queues with a queue
   BlockReader reader_;
-  RowBuffer x_;        // [rows, hidden] residual stream
-  RowBuffer part_;     // the same, of a segment that not all rows run
-  RowBuffer hidden_;   // [reads, hidden] the head's input
-  RowBuffer logits_;   // [reads of a block, vocab] fp32
-  RowBuffer answers_;  // [reads of a block] RowAnswer, of device queues with a queue
-  Readback readback_;  // of either
+  std::vector<int> ids_;  // scratch of head_need()
+  RowBuffer x_;           // [rows, hidden] residual stream
+  RowBuffer part_;        // the same, of a segment that not all rows run
+  RowBuffer hidden_;      // [reads, hidden] the head's input
+  RowBuffer logits_;      // [reads of a block, vocab] fp32
+  RowBuffer answers_;     // [reads of a block] RowAnswer, of device queues with a queue
+  Readback readback_;     // of either
   std::unique_ptr<StepGraphs> graphs_;  // null: steps are not replayed
   AnswerCache* const answer_cache_;
   std::deque<std::unique_ptr<Started>> started_;  // oldest first

@@ -83,6 +83,7 @@ struct Epilogue {
   ProductThen then = ProductThen::kStore;
   Activation activation = Activation::kSilu;  // of kActivate and kGate
   int64_t first = 0;  // only the first `first` columns of out are needed; 0: all
+  int64_t whole = 0;  // CPU only: but all columns of the first `whole` rows
 };
 
 // A matrix in blocks of one type, as Ops::pack_blocks() returns it.

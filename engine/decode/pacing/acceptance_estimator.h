@@ -1,5 +1,7 @@
 #pragma once
 
+#include "engine/decode/pacing/saved_numbers.h"
+
 namespace tandem {
 
 // Exponentially decayed rate at which draft tokens are accepted.
@@ -34,6 +36,11 @@ class AcceptanceEstimator {
   }
   void limit(double most) {
     if (trials_ > most) scale(most / trials_);
+  }
+  void visit(SavedNumbers* saved) {
+    saved->visit(&accepted_);
+    saved->visit(&trials_);
+    saved->visit(&observations_);
   }
 
  private:

@@ -8,6 +8,7 @@
 #include "engine/decode/pacing/draft_acceptance.h"
 #include "engine/decode/pacing/exploration.h"
 #include "engine/decode/pacing/mask_acceptance.h"
+#include "engine/decode/pacing/saved_numbers.h"
 
 namespace tandem {
 
@@ -27,6 +28,11 @@ struct RecentRounds {
   }
   void limit(double most) {  // rounds
     if (rounds > most) scale(most / rounds);
+  }
+  void visit(SavedNumbers* saved) {
+    constexpr double kLeast = 1e-6;  // rates divide by the rounds
+    saved->visit(&rounds, kLeast);
+    for (double* sum : {&tokens, &drafts, &small_passes, &small_rows}) saved->visit(sum);
   }
 
  private:
@@ -52,6 +58,15 @@ struct DraftStats {
   int since_further = 0;  // rounds
   int streams = 0;        // requests that use this now
   int drafting = 0;       // of these, those whose small model may draft
+
+  void visit(SavedNumbers* saved) {  // but requests that use this now
+    acceptance.visit(saved);
+    with_small.visit(saved);
+    without_small.visit(saved);
+    saved->visit(&answer);
+    saved->visit(&unspent);
+    saved->visit(&since_further, 0, 1 << 30);
+  }
 };
 
 // Of TreeSize. Costs depend on the number of concurrent requests: rows that are free in a batch of
@@ -73,6 +88,15 @@ struct TreeStats {
   AcceptanceEstimator yield;       // tokens of recent trees, per token expected of them
   int streams = 0;                 // requests that use this now
   std::map<int, Load> loads = {};  // by streams: 0, 1, 2-3, 4-7 ...
+
+  void visit(SavedNumbers* saved) {
+    acceptance.visit(saved);
+    yield.visit(saved);
+    saved->visit(&loads, size_t{32}, 32, [&](Load* load) {
+      load->cost.visit(saved);
+      load->exploration.visit(saved);
+    });
+  }
 };
 
 // Loop thread only.

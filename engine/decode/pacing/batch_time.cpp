@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace tandem {
 
@@ -22,6 +23,20 @@ void BatchTime::observe(int rows, double seconds) {
   Size& size = sizes_[size_of(rows)];
   size.rows = size.count == 0 ? rows : kMemory * size.rows + (1 - kMemory) * rows;
   size.last[size.count++ % size.last.size()] = seconds;
+}
+
+void BatchTime::visit(SavedNumbers* saved) {
+  constexpr size_t kMostSizes = 200;
+  constexpr int kLargestSize = 200;
+  constexpr size_t kMostCount = size_t{1} << 50;
+  saved->visit(&sizes_, kMostSizes, kLargestSize, [&](Size* size) {
+    saved->visit(&size->rows, 1);
+    saved->visit(&size->count, size_t{1}, kMostCount);
+    for (double& seconds : size->last) saved->visit(&seconds);
+  });
+  // Means of rows lie within their size, and lines between them need a width.
+  double rows = 0;
+  for (const auto& [_, size] : sizes_) saved->require(size.rows > std::exchange(rows, size.rows));
 }
 
 double BatchTime::seconds(double rows) const {

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <map>
 
+#include "engine/decode/pacing/saved_numbers.h"
+
 namespace tandem {
 
 // The time of a model's batches by their rows, learned from recent batches of all requests.
@@ -22,6 +24,8 @@ class BatchTime {
   double seconds(double rows) const;
   // That one more row adds.
   double row(double rows) const;
+
+  void visit(SavedNumbers* saved);
 
  private:
   // Reading the weights costs as much as about this many rows. Used below the smallest known size.

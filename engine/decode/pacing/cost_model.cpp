@@ -13,6 +13,24 @@ double CostModel::RecentMedian::value() const {
   return values[(n - 1) / 2];
 }
 
+void CostModel::RecentMedian::visit(SavedNumbers* saved) {
+  saved->visit(&count_, size_t{0}, size_t{1} << 50);
+  for (double& value : last_) saved->visit(&value);
+}
+
+void CostModel::visit(SavedNumbers* saved) {
+  constexpr size_t kMostSizes = 256;
+  constexpr int kLargestSize = 1024;
+  plain_.visit(saved);
+  saved->visit(&rows_);
+  saved->visit(&more_, -SavedNumbers::kMost);
+  saved->visit(&sizes_, kMostSizes, kLargestSize, [&](Size* size) {
+    saved->visit(&size->rounds);
+    size->seconds.visit(saved);
+  });
+  saved->require(sizes_.empty() || sizes_.begin()->first > 0);
+}
+
 void CostModel::observe(int rows, double seconds) {
   for (auto& [_, size] : sizes_) size.rounds *= kMemory;
   if (rows == 0) return plain_.observe(seconds);

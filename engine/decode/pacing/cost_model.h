@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <map>
 
+#include "engine/decode/pacing/saved_numbers.h"
+
 namespace tandem {
 
 // Two estimates: a line, and a piecewise linear curve through the recent times of each number of
@@ -37,6 +39,8 @@ class CostModel {
   // Tokens lost: tokens that plain rounds would have made in this time, minus `tokens`.
   double lost(int tokens, double seconds) const;
 
+  void visit(SavedNumbers* saved);
+
  private:
   // The median of the last few values: one disturbed round does not move it, and its bias does not
   // depend on the number of rounds.
@@ -45,6 +49,7 @@ class CostModel {
     void observe(double x) { last_[count_++ % last_.size()] = x; }
     double value() const;  // 0: none
     bool empty() const { return count_ == 0; }
+    void visit(SavedNumbers* saved);
 
    private:
     std::array<double, 5> last_{};

@@ -5,6 +5,7 @@
 
 #include "engine/decode/ngram_index.h"
 #include "engine/decode/pacing/acceptance_estimator.h"
+#include "engine/decode/pacing/saved_numbers.h"
 
 namespace tandem {
 
@@ -41,6 +42,9 @@ class DraftAcceptance {
   }
   void limit(double most) {
     for (AcceptanceEstimator& e : events_) e.limit(most);
+  }
+  void visit(SavedNumbers* saved) {
+    for (AcceptanceEstimator& e : events_) e.visit(saved);
   }
 
  private:

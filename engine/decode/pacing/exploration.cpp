@@ -2,6 +2,17 @@
 
 namespace tandem {
 
+void Exploration::visit(SavedNumbers* saved) {
+  constexpr int kMost = std::numeric_limits<int>::max() / 4 * 3;  // since_plain_ begins at half
+  saved->visit(&plain_due_, 1, kMost);
+  int drafting = drafting_ ? 1 : 0;
+  saved->visit(&drafting, 0, 1);
+  drafting_ = drafting == 1;
+  for (int* rounds : {&since_drafts_, &since_plain_, &trial_}) saved->visit(rounds, 0, kMost);
+  saved->visit(&lost_, -SavedNumbers::kMost);
+  saved->visit(&pause_, 0, kMost);
+}
+
 Exploration::Round Exploration::observe(bool drafted, double lost, bool pays, int streams) {
   if (drafted) {
     since_drafts_ = 0;

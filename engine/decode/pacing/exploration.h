@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "engine/decode/pacing/saved_numbers.h"
+
 namespace tandem {
 
 // Schedules rounds that do not look best, so that both alternatives stay measured. Among rounds
@@ -32,6 +34,8 @@ class Exploration {
   // tokens (CostModel::lost). pays: the best known choice has drafts. streams: the requests that
   // share this object. A trial is for all of them; a plain round is for the caller alone.
   Round observe(bool drafted, double lost, bool pays, int streams = 1);
+
+  void visit(SavedNumbers* saved);
 
  private:
   const int trial_rounds_, plain_every_;

@@ -68,6 +68,13 @@ void MaskAcceptance::discount() {
   estimate();
 }
 
+void MaskAcceptance::visit(SavedNumbers* saved) {
+  for (std::vector<AcceptanceEstimator>& ranks : observed_) {
+    for (AcceptanceEstimator& e : ranks) e.visit(saved);
+  }
+  estimate();
+}
+
 void MaskAcceptance::estimate() {
   const double weight = shared_ != nullptr ? kSharedWeight : kWeight;
   for (size_t i = 0; i < observed_.size(); ++i) {

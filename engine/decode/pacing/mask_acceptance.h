@@ -5,6 +5,7 @@
 
 #include "engine/decode/bita_tree.h"
 #include "engine/decode/pacing/acceptance_estimator.h"
+#include "engine/decode/pacing/saved_numbers.h"
 
 namespace tandem {
 
@@ -34,6 +35,7 @@ class MaskAcceptance {
   void discount();
   // Recomputes the rates, after changes of `shared`.
   void estimate();
+  void visit(SavedNumbers* saved);
   int masks() const { return static_cast<int>(rates_.size()); }
   int candidates() const { return static_cast<int>(rates_[0].size()); }
 

@@ -120,6 +120,9 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
   TANDEM_RETURN_IF_ERROR(limits_from(file, &out.limits));
   TANDEM_NUMBER(ConfigFields(file, ""), in, text_threads, 1, 64, &out.text_threads);
   TANDEM_NUMBER(ConfigFields(file, ""), in, tokenize_threads, 1, 64, &out.tokenize_threads);
+  if (!in.server().statistics_file().empty()) {
+    out.statistics_file = file.resolve(in.server().statistics_file());
+  }
   return out;
 }
 

@@ -13,7 +13,7 @@ constexpr int kMostRows = 256;
 
 MethodNeeds needs_of(const BitaParams& a, const DeploymentConfig& d) {
   ModelInRole large = of_large(d);
-  large.adapter = a.adapter;
+  large.mask_adapter = a.adapter;
   large.masks = a.num_masks;
   MethodNeeds needs{{std::move(large)}, {}};
   if (a.adapter.empty()) {
@@ -49,10 +49,16 @@ const MethodEntry& bita_entry() {
                     .add("pace", &P::pace,
                          {{"PACE_FIXED", Pace::kFixed}, {"PACE_FASTEST", Pace::kFastest}},
                          "which part of the tree: always all of it, or the fastest")
+                    .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
+                         "only ids below this are candidates; 0: all; unset: chosen by the model")
                     .add("adapter", &P::adapter, "mask tokens: one of the large model's `extras`",
                          Field::By::kDeployment),
       .needs = needs_of,
-      .bind = [](const Deployment& d, P* a) { a->stats = d.acceptance_stats; },
+      .bind =
+          [](const Deployment& d, P* a) {
+            if (!a->draft_vocabulary) a->draft_vocabulary = d.early_vocabulary;
+            a->stats = d.acceptance_stats;
+          },
       .contract = [](const P&, bool) { return Contract::kExact; },
       .extra_rows =
           [](const P& a) { return bita_tree_rows(a.tree, a.num_masks, a.num_candidates); },

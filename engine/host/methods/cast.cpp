@@ -17,12 +17,14 @@ absl::StatusOr<CastRole> role_of(const Deployment& deployment, const MethodEntry
   role.prompt_only = wanted.prompt_only;
   role.encodes = wanted.prompt_only && model.encoder != nullptr;
   if (role.encodes) role.model = model.encoder->id;
-  if (wanted.adapter.empty()) return role;
-  const ModelShape& shape = adapter_owner(model, wanted);
-  if (const auto misfit = adapter_misfit(shape, wanted)) {
+  if (!wanted.adapter.empty()) {
+    role.adapter = find_adapter(adapter_owner(model, wanted), wanted.adapter);
+  }
+  if (wanted.mask_adapter.empty()) return role;
+  if (const auto misfit = masks_misfit(model.shape, wanted)) {
     return out_of_range(entry.path(misfit->field), misfit->value, misfit->allowed);
   }
-  (wanted.masks > 0 ? role.mask_adapter : role.adapter) = find_adapter(shape, wanted.adapter);
+  role.mask_adapter = find_adapter(model.shape, wanted.mask_adapter);
   return role;
 }
 

@@ -23,14 +23,14 @@ const ModelShape& adapter_owner(const LoadedModel& model, const ModelInRole& rol
   return role.conditioned_by && model.encoder != nullptr ? model.encoder->shape : model.shape;
 }
 
-std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole& role) {
-  const AdapterShape& adapter = model.adapters[find_adapter(model, role.adapter).index()];
-  if (role.masks > 0 && adapter.masks == 0) {
-    return Refusal{"adapter", quote_value(role.adapter), "an extra of kind \"masks\""};
+std::optional<Refusal> masks_misfit(const ModelShape& model, const ModelInRole& role) {
+  const AdapterShape& adapter = model.adapters[find_adapter(model, role.mask_adapter).index()];
+  if (adapter.masks == 0) {
+    return Refusal{role.mask_field, quote_value(role.mask_adapter), "an extra of kind \"masks\""};
   }
   if (role.masks <= adapter.masks) return std::nullopt;
   return Refusal{"num_masks", std::to_string(role.masks),
-                 "1 to " + std::to_string(adapter.masks) + ", the masks of " + role.adapter};
+                 "1 to " + std::to_string(adapter.masks) + ", the masks of " + role.mask_adapter};
 }
 
 std::optional<Refusal> MethodEntry::check(const Settings& settings, Field::By by) const {

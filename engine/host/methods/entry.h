@@ -42,10 +42,12 @@ struct ModelInRole {
   int to = 0;         // layers; 0: all
   // For a role below the top: rows that may lie between two layers at the same time. 0: all.
   int frontier_rows = 0;
-  // The extra of the model that its passes use, from the method's deployment field `adapter`.
-  // Empty: none.
+  // The extra of the model that its conditioned rows use, from the method's deployment field
+  // `adapter`. Empty: none.
   std::string adapter;
-  int masks = 0;  // mask tokens that the adapter must have
+  std::string mask_adapter;            // the extra of its mask tokens. Empty: none.
+  int masks = 0;                       // that mask_adapter must have
+  std::string mask_field = "adapter";  // the method's deployment field that names it
   // Rows that ran all layers keep their hidden states (PoolSize::retains_top_hidden).
   bool retains_top_hidden = false;
   // The role whose hidden states of the prompt condition this one, through `adapter`.
@@ -55,7 +57,7 @@ struct ModelInRole {
 
   friend bool operator==(const ModelInRole&, const ModelInRole&) = default;
 };
-// The shape whose adapters the role uses: the model's, or its encoder's if that is conditioned.
+// The shape whose adapter conditions the role: the model's, or its encoder's.
 const ModelShape& adapter_owner(const LoadedModel& model, const ModelInRole& role);
 
 // The models that a method needs, the large one first.
@@ -71,8 +73,8 @@ inline ModelInRole of_small(const DeploymentConfig& d) { return {Role::kSmall, d
 // The model's adapter or head of this name. Invalid: it has none.
 AdapterId find_adapter(const ModelShape& model, const std::string& name);
 HeadId find_head(const ModelShape& model, const std::string& name);
-// Why an adapter does not serve the role. REQUIRES: the model has it.
-std::optional<Refusal> adapter_misfit(const ModelShape& model, const ModelInRole& role);
+// Why mask_adapter does not serve the role. REQUIRES: the model has it.
+std::optional<Refusal> masks_misfit(const ModelShape& model, const ModelInRole& role);
 
 // A counter of one method: MethodStats::own, in the order of the entry.
 struct MethodCounter {

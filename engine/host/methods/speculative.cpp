@@ -2,6 +2,7 @@
 
 #include "engine/host/deployment.h"
 #include "engine/host/methods/small_masks.h"
+#include "engine/host/methods/speculative_fields.h"
 
 namespace tandem {
 
@@ -13,26 +14,11 @@ const MethodEntry& speculative_entry() {
       .drafts = true,
       .stricter = {{{"acceptance", std::string("ACCEPTANCE_MATCH")}}},
       .automatic = {{"draft_tokens", int64_t{12}}, {"pace", std::string("PACE_FASTEST")}},
-      .fields =
-          Fields<P>()
-              .add("draft_tokens", &P::draft_tokens, {1, 64}, "draft tokens in a round, at most")
-              .add("pace", &P::pace,
-                   {{"PACE_FIXED", Pace::kFixed},
-                    {"PACE_ADAPTIVE", Pace::kAdaptive},
-                    {"PACE_FASTEST", Pace::kFastest}},
-                   "how many drafts: always draft_tokens, after the accept length, or the fastest")
-              .add("min_draft_probability", &P::min_draft_probability, {0, 1},
-                   "drafting stops below this probability")
-              .add("num_masks", &P::num_masks, {0, 16},
-                   "parallel draft tokens: mask tokens of the small model in each of its passes")
-              .add("adapter", &P::adapter, "mask tokens: one of the small model's `extras`",
-                   Field::By::kDeployment)
-              .add("draft_vocabulary", &P::draft_vocabulary, {0, 1 << 24},
-                   "only ids below this are drafted; 0: all; unset: chosen by the models")
-              .add("acceptance", &P::acceptance,
-                   {{"ACCEPTANCE_MATCH", P::Acceptance::kMatch},
-                    {"ACCEPTANCE_RATIO", P::Acceptance::kRatio}},
-                   "which draft tokens are accepted when sampling"),
+      .fields = draft_fields(Fields<P>(), "adapter")
+                    .add("acceptance", &P::acceptance,
+                         {{"ACCEPTANCE_MATCH", P::Acceptance::kMatch},
+                          {"ACCEPTANCE_RATIO", P::Acceptance::kRatio}},
+                         "which draft tokens are accepted when sampling"),
       .needs =
           [](const P& a, const DeploymentConfig& d) {
             MethodNeeds needs{{of_large(d), of_small(d)}, {}};

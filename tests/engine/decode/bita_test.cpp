@@ -27,6 +27,7 @@ BitaParams random_bita(Rng& rng) {
     a.num_candidates = between(rng, 1, 4);
     a.tree = static_cast<BitaTreeKind>(between(rng, 0, 5));
   } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMostRows);
+  if (chance(rng, 40)) a.draft_vocabulary = between(rng, 1, 12);
   return a;
 }
 
@@ -50,6 +51,7 @@ BoxOptions random_box(Rng& rng, bool tight) {
 
 struct BitaSeen {
   int64_t accepted = 0, preempted = 0, biased = 0;
+  int64_t restricted = 0;  // requests whose tree follows from the draft vocabulary
 };
 
 // Tokens, greedy and under a seed autoregressive decoding's, statistics and provenance.
@@ -67,6 +69,11 @@ struct BitaCase {
     EXPECT_EQ(expected.tokens, reference::autoregressive(box.config(), s.prompt, s.warp,
                                                          s.stops.eos, s.stops.max_new_tokens));
     seen->biased += by_reference(true).tokens != expected.tokens;
+    BitaParams all = a;
+    all.draft_vocabulary = 0;
+    seen->restricted += reference::bita(reference::Model(box.config()), s.prompt, s.warp, all,
+                                        kAdapter, s.stops.eos, s.stops.max_new_tokens)
+                            .masks != expected.masks;
     return expected;
   }
   void compare(const Recorder& r, const reference::Foretold& expected) const {
@@ -104,6 +111,7 @@ TEST(Bita, EqualsTheReference) {
   const BitaSeen seen = bita_against_the_reference(0, 400, /*tight=*/false);
   EXPECT_GT(seen.accepted, 5000);
   EXPECT_GT(seen.biased, 500) << "a biased walk would have been noticed";
+  EXPECT_GT(seen.restricted, 100);
 }
 
 TEST(Bita, EvictionsChangeNothing) {

@@ -2,6 +2,7 @@
 
 #include "engine/decode/autoregressive.h"
 #include "engine/decode/beam.h"
+#include "engine/decode/draft_pass.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/reference/beam.h"
@@ -264,17 +265,31 @@ TEST(LlmToSlm, LongerPromptsThanItHasPlacesForAreRefused) {
   box.expect_idle();
 }
 
+// How it may draft: the settings of speculative decoding.
+LlmToSlmParams random_drafting(Rng& rng) {
+  LlmToSlmParams a;
+  a.speculative = true;
+  a.draft_tokens = between(rng, 1, 5);
+  a.pace = static_cast<Pace>(between(rng, 0, 2));
+  if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
+  if (chance(rng, 40)) a.draft_vocabulary = between(rng, 1, 12);
+  if (chance(rng, 50)) a.num_masks = between(rng, 1, 2);
+  return a;
+}
+
 // A small model conditioned on the large one's encoder states drafts for it: the answer is
 // the large one's, and each reads the prompt once.
 TEST(LlmToSlm, ConditionedDraftsAreExact) {
-  int64_t drafted = 0, preempted = 0;
+  int64_t drafted = 0, preempted = 0, by_masks = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Rng rng(seed);
-    const BoxOptions options = random_boxes(rng, /*tight=*/seed % 3 == 0);
+    BoxOptions options = random_boxes(rng, /*tight=*/seed % 3 == 0);
+    options.models[1].config.mask_accuracy = fraction(rng);
     Box box{options};
     std::vector<std::pair<std::shared_ptr<Recorder>, Tokens>> all;
     for (int i = 0; i < 6; ++i) {
       SequenceSpec s = random_spec(box, rng, chance(rng, 50));
+      if (!s.warp.greedy() && chance(rng, 50)) s.warp.temperature = 0.8F;
       const Fusion f = random_fusion(rng, box);
       Cast cast{.roles = two_models()};
       ConditioningEdge edge{.from = 0, .to = 1, .layer = f.at, .replace = f.replace};
@@ -288,8 +303,12 @@ TEST(LlmToSlm, ConditionedDraftsAreExact) {
       }
       cast.roles[static_cast<size_t>(edge.to)].adapter = f.adapter;
       cast.conditioning = {edge};
+      const LlmToSlmParams a = random_drafting(rng);
+      if (a.num_masks) {
+        cast.roles[1].mask_adapter = kAdapter;
+        s.extra_rows = parallel_draft_rows(*a.num_masks);
+      }
       s.cast = std::make_shared<const Cast>(std::move(cast));
-      const LlmToSlmParams a{.speculative = true, .draft_tokens = between(rng, 1, 5)};
       s.method = [a](Gen g) { return llm_to_slm(g, a); };
       Tokens expected = reference::autoregressive(box.config(0), s.prompt, s.warp, s.stops.eos,
                                                   s.stops.max_new_tokens, s.encoder_tokens);
@@ -301,11 +320,47 @@ TEST(LlmToSlm, ConditionedDraftsAreExact) {
       ASSERT_EQ(recorder->tokens, expected) << seed;
       drafted += recorder->end.stats.draft_tokens;
       preempted += recorder->end.stats.preemptions;
+      for (const Emitted& e : recorder->emitted) {
+        by_masks += e.provenance.proposed == Source::kMask;
+      }
     }
     box.expect_idle();
   }
   EXPECT_GT(drafted, 1000);
   EXPECT_GT(preempted, 30);
+  EXPECT_GT(by_masks, 20);
+}
+
+// Masks that are always right spare passes, and change neither tokens nor what is accepted.
+TEST(LlmToSlm, ParallelDraftTokensSparePassesOfTheSmallModel) {
+  const auto ask = [](int masks) {
+    BoxOptions o;
+    o.models.resize(2);
+    o.models[0].pool.values = 20;
+    o.models[1].config.mask_accuracy = 1;
+    Box box{o};
+    SequenceSpec s = box.spec({3, 1, 2}, 25);
+    Cast cast{.roles = two_models()};
+    cast.conditioning = {{.from = 0, .to = 1, .layer = 2}};
+    cast.roles[1].adapter = AdapterId(0);
+    if (masks > 0) cast.roles[1].mask_adapter = kAdapter;
+    s.cast = std::make_shared<const Cast>(std::move(cast));
+    s.extra_rows = parallel_draft_rows(masks);
+    LlmToSlmParams a;
+    a.speculative = true;
+    a.draft_tokens = 4;
+    a.num_masks = masks;
+    s.method = [a](Gen g) { return llm_to_slm(g, a); };
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    EXPECT_TRUE(r->ok()) << r->end.status;
+    EXPECT_EQ(r->tokens, box.greedy({3, 1, 2}, 25));
+    return r->end.stats;
+  };
+  const MethodStats plain = ask(0), parallel = ask(1);
+  EXPECT_EQ(parallel.large_passes, plain.large_passes);
+  EXPECT_EQ(parallel.accept_lengths, plain.accept_lengths);
+  EXPECT_LT(parallel.small_passes, plain.small_passes * 3 / 4);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "engine/backend/fake/timer.h"
 #include "engine/backend/scripted/scripted_backend.h"
 #include "engine/decode/draft_pass.h"
+#include "engine/decode/pacing/saved_numbers.h"
 #include "engine/sched/loop.h"
 #include "tests/engine/decode/pairs.h"
 
@@ -96,6 +97,11 @@ class Server {
     for (int m = 0; m < 2; ++m) models.push_back({ModelId(m), DeviceId(0), nullptr, false, {}});
     loop_ = std::make_unique<Loop>(options, &clock_, std::vector<Backend*>{&device_}, models,
                                    &metrics_);
+    last_id_ = load.first_request - 1;
+    for (size_t m = 0; m < load.learned.size(); ++m) {
+      if (load.learned[m].empty()) continue;
+      right_ &= restore(load.learned[m], &loop_->batch_time(ModelId(static_cast<int64_t>(m))));
+    }
   }
   ~Server() {
     stopping_ = true;
@@ -117,23 +123,31 @@ class Server {
     const auto more = static_cast<double>(timed_.large_batches - batches);
     return {static_cast<double>(tokens_ - tokens) / load_.measured,
             static_cast<double>(timed_.large_works - works) / more,
-            static_cast<double>(timed_.small_batches - small) / more, right_};
+            static_cast<double>(timed_.small_batches - small) / more,
+            right_,
+            requests_,
+            {numbers_of(loop_->batch_time(ModelId(0))), numbers_of(loop_->batch_time(ModelId(1)))}};
   }
 
  private:
   class Listener final : public SequenceListener {
    public:
-    Listener(Server* server, const ScriptedText& text, int at)
-        : server_(server), text_(text), at_(at) {}
+    Listener(Server* server, RequestId id, const ScriptedText& text, int at)
+        : server_(server), id_(id), start_(server->clock_.now()), text_(text), at_(at) {}
     void on_admitted() override {}
     void on_tokens(std::span<Emitted> more) override {
       server_->tokens_ += static_cast<int64_t>(more.size());
       for (const Emitted& e : more) server_->right_ &= e.token == text_.large(at_++);
     }
-    void on_end(const SequenceEnd& /*end*/) override { server_->answered(); }
+    void on_end(const SequenceEnd& end) override {
+      server_->requests_[id_] = {seconds(server_->clock_.now() - start_), end.stats};
+      server_->answered();
+    }
 
    private:
     Server* const server_;
+    const RequestId id_;
+    const TimePoint start_;
     const ScriptedText text_;
     int at_;
   };
@@ -155,7 +169,7 @@ class Server {
         spec.prompt[static_cast<size_t>(i)] = text.large(load_.prompt + i);
       }
     }
-    spec.listener = std::make_shared<Listener>(this, text, load_.prompt);
+    spec.listener = std::make_shared<Listener>(this, spec.id, text, load_.prompt);
     spec.method = load_.method;
     std::vector<CastRole> roles = two_models();
     if (load_.masks > 0) roles[1].mask_adapter = kAdapter;
@@ -195,6 +209,7 @@ class Server {
   int open_ = 0;
   bool stopping_ = false, right_ = true;
   int64_t tokens_ = 0;
+  std::map<RequestId, Answered> requests_;
 };
 
 }  // namespace

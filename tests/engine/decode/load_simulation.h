@@ -3,7 +3,9 @@
 // prompt that no request has had, when its last one is answered.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,6 +24,9 @@ struct DeviceTime {
   double seconds(int batch_rows, int works) const;
 };
 
+// BatchTime of the large and the small model, by numbers_of(); empty: nothing is known.
+using BatchTimes = std::array<std::vector<double>, 2>;
+
 struct Load {
   int clients = 1;
   bool bursts = false;             // clients send together, when all are answered
@@ -33,6 +38,13 @@ struct Load {
   bool two_models = true;
   int masks = 0;                    // of the small model
   double warm = 20, measured = 60;  // seconds
+  BatchTimes learned;               // at the start
+  RequestId first_request = 1;      // prompts and answers follow from the id
+};
+
+struct Answered {
+  double seconds = 0;  // from submission to the end
+  MethodStats stats;
 };
 
 struct Served {
@@ -40,6 +52,8 @@ struct Served {
   double requests_per_batch = 0;  // of the large model
   double small_batches = 0;       // for each of the large model
   bool right = true;              // all tokens are those of the script
+  std::map<RequestId, Answered> requests;
+  BatchTimes learned;
 };
 
 Served serve(const Load& load);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -10,6 +11,7 @@
 #include "engine/decode/autoregressive.h"
 #include "engine/decode/ngram.h"
 #include "engine/decode/pacing/acceptance_stats.h"
+#include "engine/decode/pacing/saved_numbers.h"
 #include "engine/decode/speculative.h"
 #include "tests/engine/decode/load_simulation.h"
 
@@ -70,12 +72,12 @@ Served autoregressive_of(Load load) {
   load.two_models = false;
   return serve(load);
 }
-Served automatic_of(Load load, int masks) {
+Served automatic_of(Load load, int masks, std::shared_ptr<AcceptanceStats> stats = nullptr) {
   SpeculativeParams a;
   a.draft_tokens = 12;
   a.pace = Pace::kFastest;
   a.num_masks = load.masks = masks;
-  a.stats = std::make_shared<AcceptanceStats>();
+  a.stats = stats ? std::move(stats) : std::make_shared<AcceptanceStats>();
   load.method = [a](Gen g) { return speculative(g, a); };
   return serve(load);
 }
@@ -207,6 +209,43 @@ TEST(Load, TheDefaultIsAsFastAsTheBestFixedSetting) {
 TEST(Load, RequestsStayInStep) {
   EXPECT_GE(automatic_of(load_of(8), 1).requests_per_batch, 7);
   EXPECT_GE(automatic_of(load_of(4), 1).requests_per_batch, 3.5);
+}
+
+// A server that begins with the statistics of the one before it drafts in its first request as that
+// one did in its last. Without them it drafts otherwise.
+TEST(Load, ARestartedServerBeginsAsTheOneBeforeItEnded) {
+  double restarted = 0, cold = 0;  // differences of the numbers of drafts
+  for (const double agreement : {0.82, 0.5}) {
+    for (const int masks : {1, 0}) {
+      Load load = load_of(1);
+      load.script.agreement = agreement;
+      const auto stats = std::make_shared<AcceptanceStats>();
+      const Served old = automatic_of(load, masks, stats);
+      const auto& [last, before] = *old.requests.rbegin();
+
+      load.first_request = last;
+      load.warm = 0;
+      load.measured = 2 * before.seconds + 1;
+      const Served anew = automatic_of(load, masks);
+      const auto restored = std::make_shared<AcceptanceStats>();
+      ASSERT_TRUE(restore(numbers_of(stats->drafts), &restored->drafts));
+      load.learned = old.learned;
+      const Served again = automatic_of(load, masks, restored);
+      ASSERT_TRUE(old.right && anew.right && again.right);
+
+      const auto drafts_of = [last](const Served& served) {
+        return static_cast<double>(served.requests.at(last).stats.draft_tokens);
+      };
+      std::printf(
+          "first request: %.2f s and %.0f drafts; restarted %.2f and %.0f, cold %.2f and %.0f\n",
+          before.seconds, drafts_of(old), again.requests.at(last).seconds, drafts_of(again),
+          anew.requests.at(last).seconds, drafts_of(anew));
+      EXPECT_NEAR(again.requests.at(last).seconds, before.seconds, 0.05 * before.seconds);
+      restarted += std::abs(drafts_of(again) - drafts_of(old));
+      cold += std::abs(drafts_of(anew) - drafts_of(old));
+    }
+  }
+  EXPECT_LT(2 * restarted, cold);
 }
 
 }  // namespace

@@ -160,6 +160,13 @@ std::vector<Way> exact_ways() {
                      {"num_masks", int64_t{3}},
                      {"num_candidates", int64_t{4}},
                      {"pace", std::string("PACE_FIXED")}}});
+    ways.push_back({"bita",
+                    "early",
+                    {{"tree", std::string(tree)},
+                     {"num_masks", int64_t{3}},
+                     {"num_candidates", int64_t{2}},
+                     {"draft_vocabulary", int64_t{40}},
+                     {"pace", std::string("PACE_FIXED")}}});
   }
   ways.push_back({"bild",
                   "early",

@@ -228,9 +228,12 @@ TEST(RequestFromProto, BoundsAreInclusive) {
            "speculative { draft_tokens: 64 min_draft_probability: 1 num_masks: 16 }",
            "speculative { num_masks: 0 }",
            "ngram { draft_tokens: 64 max_ngram: 4 pace: PACE_ADAPTIVE }",
-           "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL pace: PACE_FIXED }",
+           "bita { num_masks: 16 num_candidates: 1 tree: TREE_FULL pace: PACE_FIXED "
+           "draft_vocabulary: 16384 }",
            "ppd { num_candidates: 16 draft_vocabulary: 0 }",
            "llm_to_slm { draft_tokens: 1 }",
+           "llm_to_slm { speculative: true pace: PACE_FASTEST min_draft_probability: 0.5 "
+           "draft_vocabulary: 16384 num_masks: 2 }",
        }) {
     EXPECT_EQ(error(ok), "no error") << ok;
   }

@@ -90,6 +90,8 @@ struct Call {
   const PreparedRows* shared;  // null: each thread prepares its own
   uint64_t number;             // next_call() of the owner
   int64_t panels;              // to compute
+  int64_t common;              // of these, the first ones: for all rows
+  int64_t whole;               // rows that need the others
   int64_t part;                // groups of rows processed together
   Then then;
   Activation activation;
@@ -113,8 +115,15 @@ struct Call {
     while (begin < end) {
       const int64_t p = begin / panels;
       const int64_t to = std::min(end, (p + 1) * panels);
-      product_tiles(task, begin - p * panels, to - p * panels, p * part,
-                    std::min(prepared.groups(), (p + 1) * part));
+      const int64_t from_group = p * part, to_group = std::min(prepared.groups(), (p + 1) * part);
+      const int64_t from = begin - p * panels, last = to - p * panels;
+      const int64_t split = std::clamp(common, from, last);
+      if (from < split) product_tiles(task, from, split, from_group, to_group);
+      int64_t whole_group = from_group;
+      while (whole_group < to_group && prepared.first_row(whole_group) < whole) ++whole_group;
+      if (split < last && from_group < whole_group) {
+        product_tiles(task, split, last, from_group, whole_group);
+      }
       begin = to;
     }
   }
@@ -122,21 +131,23 @@ struct Call {
 
 template <class O, class A, class Matrix>
 void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Activation activation,
-         int64_t first) {
+         int64_t first, int64_t whole) {
   TANDEM_CHECK(x.in == w.in());
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
   TANDEM_CHECK(first == 0 || then != Then::kGate);
   const TileShape shape = shape_for(w);
   const int64_t threads = team_size();
   const int64_t wanted = first > 0 ? (first + w.columns() - 1) / w.columns() : w.panels();
-  const int64_t panels = std::min<int64_t>(wanted, w.panels());
+  const int64_t common = std::min<int64_t>(wanted, w.panels());
+  const int64_t panels = whole > 0 ? w.panels() : common;
   const int64_t groups = (x.rows + shape.rows - 1) / shape.rows;
   // Rows are divided among threads only if there are too few panels: each part reads all weights.
   int64_t parts = 1;
   while (parts < groups && panels * parts < 4 * threads) ++parts;
   const int64_t part = (groups + parts - 1) / parts;
   parts = (groups + part - 1) / part;
-  Call<O, A, Matrix> call{out, bias, &w, x, nullptr, next_call(), panels, part, then, activation};
+  Call<O, A, Matrix> call{out,    bias,   &w,    x,    nullptr, next_call(),
+                          panels, common, whole, part, then,    activation};
   const int64_t tasks = parts * panels;
   if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kMinNanoseconds) {
     return call(0, tasks);
@@ -156,26 +167,26 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
 }  // namespace
 
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
-             Then then, Activation activation, int64_t first) {
+             Then then, Activation activation, int64_t first, int64_t whole) {
   TANDEM_CHECK(weights.type() != WeightType::kDouble);
-  run(out, x, weights, bias, then, activation, first);
+  run(out, x, weights, bias, then, activation, first, whole);
 }
 
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then, Activation activation, int64_t first) {
+             Then then, Activation activation, int64_t first, int64_t whole) {
   TANDEM_CHECK(weights.type() == WeightType::kDouble);
-  run(out, x, weights, bias, then, activation, first);
+  run(out, x, weights, bias, then, activation, first, whole);
 }
 
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then, Activation activation, int64_t first) {
+             Then then, Activation activation, int64_t first, int64_t whole) {
   TANDEM_CHECK(weights.type() == WeightType::kDouble);
-  run(out, x, weights, bias, then, activation, first);
+  run(out, x, weights, bias, then, activation, first, whole);
 }
 
 void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
-             Then then, Activation activation, int64_t first) {
-  run(out, x, weights, bias, then, activation, first);
+             Then then, Activation activation, int64_t first, int64_t whole) {
+  run(out, x, weights, bias, then, activation, first, whole);
 }
 
 }  // namespace tandem::cpu

@@ -77,7 +77,7 @@ class CpuMatrix final : public WeightMatrix {
       rows.norm = {n->kind, data<A>(n->weight), data<A>(n->bias), n->eps};
     }
     cpu::product(data<O>(out), rows, matrix_, data<A>(e.bias), then_of(e.then), e.activation,
-                 e.first);
+                 e.first, e.whole);
   }
 
   template <class R>

@@ -37,7 +37,7 @@ class Decoder final : public Model {
   void add_positions(at::Tensor& x, const int32_t* replaced, const int32_t* position) override;
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
-  void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;
+  void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) override;
   int most_head_rows() const override { return weights_.head.most_rows(); }
   bool can_be_captured() const override { return true; }
   // Prepares run() for positions up to max_position, like embed().

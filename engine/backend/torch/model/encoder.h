@@ -33,7 +33,8 @@ class Encoder final : public Model {
   // Runs all layers of whole passes. x becomes the output of the final norm.
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
-  void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;  // throws: no head
+  // Throws: there is no head.
+  void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) override;
 
  private:
   const DecoderConfig config_;  // the encoder's

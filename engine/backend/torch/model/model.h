@@ -47,8 +47,8 @@ class Model {
   virtual bool can_be_captured() const { return false; }
 
   // logits = head(final norm(hidden)). hidden: [n, hidden] as x; logits: [n, vocab] fp32. Only the
-  // first `ids` columns are needed.
-  virtual void head(at::Tensor& logits, const at::Tensor& hidden, int ids) = 0;
+  // first `ids` columns are needed, but all columns of the first `whole` rows. whole: 0 on CUDA.
+  virtual void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) = 0;
 
   // The most rows of head() that do not unpack its weights.
   virtual int most_head_rows() const { return std::numeric_limits<int>::max(); }

@@ -84,8 +84,8 @@ void ShardedDecoder::run(int from, int to, at::Tensor& x, const RowView& rows, c
   }
 }
 
-void ShardedDecoder::head(at::Tensor& logits, const at::Tensor& hidden, int ids) {
-  parts_.front().decoder->head(logits, hidden, ids);
+void ShardedDecoder::head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) {
+  parts_.front().decoder->head(logits, hidden, ids, whole);
 }
 
 }  // namespace tandem

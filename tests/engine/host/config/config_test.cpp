@@ -236,6 +236,16 @@ TEST_F(ConfigTest, TheSchemaAndTheEntriesAgreeOnEveryParameter) {
   }
 }
 
+// A path relative to the file.
+TEST_F(ConfigTest, StatisticsFile) {
+  const std::string model = "models { name: \"m\" fake {} } ";
+  EXPECT_EQ(parse_deployment(model, "/deploy/d.textproto")->statistics_file, "");
+  const auto config =
+      parse_deployment(model + "server { statistics_file: \"learned/m\" }", "/deploy/d.textproto");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->statistics_file, "/deploy/learned/m");
+}
+
 // Every format of the schema is one that the parser knows.
 TEST_F(ConfigTest, ToolAndReasoningFormats) {
   const auto* const formats = config::v1::Deployment::ToolFormat_descriptor();

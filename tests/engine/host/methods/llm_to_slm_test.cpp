@@ -46,6 +46,23 @@ class LlmToSlmPair : public ::testing::Test {
          {"2.bias", {kSmall}, numbers(kSmall, scale)}});
   }
 
+  // Two masks and a prompt of one row.
+  ExtraConfig masks() const {
+    const DecoderConfig& c = small.base;
+    const auto numbers = [](const std::string& name, std::vector<int64_t> shape) {
+      int64_t n = 1;
+      for (const int64_t size : shape) n *= size;
+      std::vector<float> values(static_cast<size_t>(n));
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = 0.1F * static_cast<float>(i % 7) - 0.3F;
+      return test::Matrix{name, std::move(shape), std::move(values)};
+    };
+    const std::vector<int64_t> rows = {c.layers, 1, c.kv_heads, c.head_dim};
+    return small.write("masks", {{"kind", "masks"}},
+                       {numbers("masks", {2, c.hidden_size}), numbers("prompt.keys", rows),
+                        numbers("prompt.values", rows)});
+  }
+
   static EngineConfig config_of(const ExtraConfig& extra, const std::string& small_device,
                                 int64_t large_pages = 0, int64_t small_pages = 0) {
     EngineConfig config;
@@ -150,6 +167,38 @@ TEST_F(LlmToSlmPair, VerifiedItIsTheLargeModelsAnswer) {
   }
 }
 
+// Its drafts are made as those of speculative decoding: with masks, a pace and a threshold.
+TEST_F(LlmToSlmPair, VerifiedDraftsHaveTheSettingsOfSpeculativeDecoding) {
+  EngineConfig config = config_of(projector("some", 0.05f), "cpu:0", 18, 18);
+  config.models[1].extras.push_back(masks());
+  config.deployments[0].methods["llm_to_slm"].push_back({"mask_adapter", std::string("masks")});
+  const auto engine = make_engine(config);
+  ASSERT_NE(engine, nullptr);
+  const std::vector<Settings> ways = {
+      {{"num_masks", int64_t{2}}, {"draft_tokens", int64_t{6}}},
+      {{"num_masks", int64_t{0}}, {"min_draft_probability", 0.3}, {"draft_tokens", int64_t{6}}},
+      {{"pace", std::string("PACE_ADAPTIVE")}, {"draft_vocabulary", int64_t{40}}},
+      {{"pace", std::string("PACE_FASTEST")}, {"draft_tokens", int64_t{12}}}};
+  std::vector<std::shared_ptr<Recorder>> want, got;
+  for (int i = 0; i < 12; ++i) want.push_back(run(*engine, asking("autoregressive", i)));
+  for (int i = 0; i < 12; ++i) {
+    GenerateRequest request = asking("llm_to_slm", i);
+    request.parameters = ways[static_cast<size_t>(i) % ways.size()];
+    request.parameters.push_back({"speculative", true});
+    request.require_contract = Contract::kExact;
+    got.push_back(std::make_shared<Recorder>());
+    engine->submit(request, got.back());
+  }
+  for (size_t i = 0; i < 12; ++i) {
+    EXPECT_TRUE(got[i]->wait().ok()) << i;
+    EXPECT_EQ(got[i]->ids(), want[i]->ids()) << i;
+  }
+  GenerateRequest request = asking("llm_to_slm", 0);
+  request.parameters = {{"speculative", true}, {"num_masks", int64_t{3}}};
+  EXPECT_THAT(std::string(run(*engine, request)->wait().message()),
+              HasSubstr("llm_to_slm.num_masks: 3; allowed: 1 to 2, the masks of masks"));
+}
+
 TEST_F(LlmToSlmPair, TooLongPromptsNameTheModel) {
   const std::string text = "x = 1\n";
   std::string longer;
@@ -173,6 +222,10 @@ TEST_F(LlmToSlmPair, MisfitsAreRefusedAtStart) {
   EXPECT_THAT(error(config),
               HasSubstr("deployments[pair].llm_to_slm.adapter: \"other\"; allowed: some, the "
                         "adapters among the extras of model small"));
+  config.deployments[0].methods["llm_to_slm"] = {
+      {"adapter", "some"}, {"speculative", true}, {"mask_adapter", "some"}};
+  EXPECT_THAT(error(config), HasSubstr("deployments[pair].llm_to_slm.mask_adapter: \"some\"; "
+                                       "allowed: an extra of kind \"masks\""));
   config.deployments[0].methods["llm_to_slm"] = {{"adapter", "some"}};
   config.models[0].path = demo("code-small");  // of the same vocabulary
   config.models[1].name = "small";

@@ -35,6 +35,7 @@ struct More {
   Then then = Then::kStore;
   double before = -1;  // initial value of the output
   Activation activation = Activation::kSilu;
+  int64_t first = 0, whole = 0;
 };
 
 double activated(double x, Activation kind) {
@@ -67,7 +68,7 @@ std::vector<O> product(const PackedMatrix& w, const std::vector<double>& x, int6
       return v.empty() ? Norm<A>{} : Norm<A>{NormKind::kRms, v.data(), nullptr, more.eps};
     };
     cpu::product(out.data(), Rows<A>{from.data(), rows, w.in(), norm_of(norm)}, w, data(bias),
-                 more.then, more.activation);
+                 more.then, more.activation, more.first, more.whole);
   };
   if (w.type() == WeightType::kDouble) {
     run(double{});
@@ -216,6 +217,35 @@ TEST_P(ProductOn, IsBatchInvariant) {
   for (const Then then : {Then::kStore, Then::kAdd, Then::kGate}) {
     expect_same_bits<float>(then);
     if (type() == WeightType::kDouble) expect_same_bits<double>(then);
+  }
+}
+
+// Rows from `whole` on need only the first columns; those and all of the rows before have the bits
+// of a whole product.
+TEST_P(ProductOn, ComputesTheColumnsThatRowsNeed) {
+  const Shape s{301, 70};
+  const TestMatrix w(type(), s.outs, s.in, random_numbers(s.outs * s.in, 31));
+  for (const int threads : {1, 3}) {
+    cpu::set_team_size(threads);
+    for (const int64_t rows : {1, 5, 12, 40}) {
+      const auto x = random_numbers(rows * s.in, 32);
+      const auto all = product<float>(w.packed, x, rows);
+      for (const int64_t first : {1, 64, 300}) {
+        for (const int64_t whole : {int64_t{0}, rows / 2, rows}) {
+          const auto some = product<float>(w.packed, x, rows, {.first = first, .whole = whole});
+          for (int64_t r = 0; r < rows; ++r) {
+            const int64_t needed = r < whole ? s.outs : first;
+            ASSERT_EQ(std::memcmp(some.data() + r * s.outs, all.data() + r * s.outs,
+                                  static_cast<size_t>(needed) * sizeof(float)),
+                      0)
+                << "row " << r << " of " << rows << ", " << first << " columns, " << whole;
+          }
+          if (rows < 40 || first == 300 || whole == rows) continue;
+          EXPECT_EQ(some.back(), -1) << "the last group of rows lacks the last panel";
+        }
+      }
+    }
+    cpu::set_team_size(1);
   }
 }
 

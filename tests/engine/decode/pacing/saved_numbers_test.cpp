@@ -1,0 +1,150 @@
+#include "engine/decode/pacing/saved_numbers.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "engine/decode/pacing/acceptance_stats.h"
+#include "engine/decode/pacing/batch_time.h"
+
+namespace tandem {
+namespace {
+
+BatchTime some_times() {
+  BatchTime t;
+  for (int rows = 1; rows < 300; rows += 1 + rows / 4) {
+    for (int i = 0; i < 7; ++i) t.observe(rows, 0.02 + 0.001 * rows + 1e-5 * i);
+  }
+  return t;
+}
+
+void fill(DraftStats* drafts) {
+  for (int event = 0; event <= DraftAcceptance::kNextParallel; ++event) {
+    for (int i = 0; i < event; ++i) drafts->acceptance.observe(event, i % 3 > 0, 0.98);
+  }
+  drafts->with_small.observe({1, 4, 3, 2, 9});
+  drafts->answer = 77.5;
+  drafts->unspent = 3.25;
+  drafts->since_further = 11;
+}
+
+void fill(TreeStats* trees) {
+  for (int i = 0; i < 40; ++i) trees->acceptance.observe(i % 4, i % 3 - 1, 5);
+  trees->yield.observe(3, 4, 0.99);
+  for (const int streams : {1, 8}) {
+    trees->streams = streams;
+    auto& [cost, exploration] = trees->load();
+    for (int i = 0; i < 30; ++i) {
+      const int rows = i % 5;
+      cost.observe(rows, 0.02 - 0.0001 * rows);  // rows that cost less than none
+      exploration.observe(rows > 0, -0.5, rows > 2, streams);
+    }
+  }
+  trees->streams = 0;
+}
+
+template <class T>
+void expect_round_trip(T& from) {
+  const std::vector<double> numbers = numbers_of(from);
+  T to;
+  ASSERT_TRUE(restore(numbers, &to));
+  EXPECT_EQ(numbers_of(to), numbers);
+}
+
+TEST(SavedNumbers, RestoreWhatWasSaved) {
+  BatchTime times = some_times();
+  expect_round_trip(times);
+  BatchTime restored;
+  ASSERT_TRUE(restore(numbers_of(times), &restored));
+  for (const double rows : {0.5, 1.0, 3.3, 17.0, 400.0}) {
+    EXPECT_EQ(restored.seconds(rows), times.seconds(rows));
+    EXPECT_EQ(restored.row(rows), times.row(rows));
+  }
+  DraftStats drafts;
+  fill(&drafts);
+  expect_round_trip(drafts);
+  TreeStats trees;
+  fill(&trees);
+  expect_round_trip(trees);
+  TreeStats same;
+  ASSERT_TRUE(restore(numbers_of(trees), &same));
+  EXPECT_EQ(same.acceptance.rate(1, 1), trees.acceptance.rate(1, 1));
+  EXPECT_EQ(same.loads.at(1).cost.curve(3), trees.loads.at(1).cost.curve(3));
+}
+
+TEST(SavedNumbers, OfNothingObservedAreRestoredToo) {
+  BatchTime times;
+  expect_round_trip(times);
+  BatchTime restored;
+  ASSERT_TRUE(restore(numbers_of(times), &restored));
+  EXPECT_FALSE(restored.known());
+  TreeStats trees;
+  expect_round_trip(trees);
+}
+
+// Requests that use the statistics now are not among them.
+TEST(SavedNumbers, UsersAreNotSaved) {
+  DraftStats drafts;
+  drafts.streams = 3;
+  drafts.drafting = 2;
+  DraftStats restored;
+  ASSERT_TRUE(restore(numbers_of(drafts), &restored));
+  EXPECT_EQ(restored.streams, 0);
+  EXPECT_EQ(restored.drafting, 0);
+}
+
+template <class T>
+void expect_others_refused(T& from) {
+  const std::vector<double> numbers = numbers_of(from);
+  const auto refused = [&](const std::vector<double>& wrong) {
+    T to;
+    const std::vector<double> before = numbers_of(to);
+    const bool taken = restore(wrong, &to);
+    if (!taken) EXPECT_EQ(numbers_of(to), before) << "a refused list changes nothing";
+    return !taken;
+  };
+  for (const size_t size : {size_t{0}, size_t{1}, numbers.size() - 1}) {
+    EXPECT_TRUE(refused({numbers.begin(), numbers.begin() + static_cast<ptrdiff_t>(size)})) << size;
+  }
+  std::vector<double> longer = numbers;
+  longer.push_back(1);
+  EXPECT_TRUE(refused(longer));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    for (const double wrong : {std::numeric_limits<double>::quiet_NaN(), 1e300, -1e300,
+                               std::numeric_limits<double>::infinity()}) {
+      std::vector<double> other = numbers;
+      other[i] = wrong;
+      ASSERT_TRUE(refused(other)) << i << ": " << wrong;
+    }
+  }
+}
+
+TEST(SavedNumbers, OthersAreRefused) {
+  BatchTime times = some_times();
+  expect_others_refused(times);
+  DraftStats drafts;
+  fill(&drafts);
+  expect_others_refused(drafts);
+  TreeStats trees;
+  fill(&trees);
+  expect_others_refused(trees);
+}
+
+// Two sizes with the same rows have no line between them.
+TEST(SavedNumbers, SizesOfBatchesAscend) {
+  BatchTime times;
+  times.observe(1, 0.1);
+  times.observe(2, 0.2);
+  std::vector<double> numbers = numbers_of(times);
+  BatchTime restored;
+  ASSERT_TRUE(restore(numbers, &restored));
+  const auto two = std::find(numbers.begin() + 3, numbers.end(), 2.0) + 1;  // the rows of its size
+  ASSERT_EQ(*two, 2);
+  *two = 1;
+  EXPECT_FALSE(restore(numbers, &restored));
+  *two = 1.5;
+  EXPECT_TRUE(restore(numbers, &restored));
+}
+
+}  // namespace
+}  // namespace tandem
