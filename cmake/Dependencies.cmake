@@ -4,6 +4,7 @@ add_library(tandem_absl INTERFACE)
 target_link_libraries(tandem_absl INTERFACE absl::status absl::statusor absl::strings absl::str_format
   absl::span absl::flat_hash_map absl::flat_hash_set absl::inlined_vector absl::cleanup)
 
+find_package(OpenSSL REQUIRED)  # the library that gRPC uses
 if(TANDEM_TORCH OR TANDEM_SERVER OR TANDEM_FUZZ)
   find_package(Protobuf REQUIRED)
 endif()

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/status.h"
-#include "server/edge/peer.h"
 
 namespace tandem {
 namespace {
@@ -106,9 +105,10 @@ absl::StatusOr<std::string> Authenticator::check(absl::string_view authorization
 }
 
 absl::StatusOr<std::string> Authenticator::identify(absl::string_view authorization,
-                                                    const std::string& peer) const {
+                                                    const HttpPeer& peer) const {
   if (required_) return check(authorization);
-  return host_of_peer(peer);
+  if (!peer.certificate_name.empty()) return peer.certificate_name;
+  return host_of_peer(peer.address);
 }
 
 absl::StatusOr<std::string> Authenticator::identify(const grpc::ServerContextBase& context) const {

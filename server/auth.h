@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/edge/peer.h"
 
 namespace tandem {
 
@@ -29,10 +30,8 @@ class Authenticator {
   // UNAUTHENTICATED without a required token, PERMISSION_DENIED with an unknown one.
   absl::StatusOr<std::string> identify(const grpc::ServerContextBase& context) const;
 
-  // The same without TLS, from the value of the `authorization` header and the peer in gRPC's
-  // notation.
-  absl::StatusOr<std::string> identify(absl::string_view authorization,
-                                       const std::string& peer) const;
+  // The same for HTTP, from the value of the `authorization` header.
+  absl::StatusOr<std::string> identify(absl::string_view authorization, const HttpPeer& peer) const;
 
   // Checks the value of `authorization`; empty if the call has none.
   absl::StatusOr<std::string> check(absl::string_view authorization) const;

@@ -80,7 +80,7 @@ void warn_about_exposure(const ServerConfig& config) {
                                         ? "reachable from other machines without TLS"
                                         : "tokens are sent unencrypted without server.tls"}});
   }
-  if (!config.openai.empty() && !is_loopback(config.openai)) {
+  if (!config.openai.empty() && !is_loopback(config.openai) && !config.openai_tls) {
     log_warn("exposed",
              {{"openai", config.openai}, {"advice", "plain HTTP; use a proxy with TLS"}});
   }
@@ -140,6 +140,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerConfig config) {
 
 absl::Status Server::check(const ServerConfig& config) {
   if (config.use_tls) TANDEM_RETURN_IF_ERROR(check_tls(config.tls));
+  if (config.openai_tls) TANDEM_RETURN_IF_ERROR(make_ssl_context(config.tls).status());
   if (config.bearer_token_file.empty()) return absl::OkStatus();
   return Authenticator::load(config.bearer_token_file).status();
 }
@@ -163,10 +164,15 @@ absl::Status Server::listen() {
     return state_.ready() ? HttpResponse{200, "ready\n"} : HttpResponse{503, "not ready\n"};
   };
   if (!config.openai.empty()) {
+    if (config.openai_tls) {
+      TANDEM_ASSIGN_OR_RETURN(SslContext first, make_ssl_context(config.tls));
+      openai_tls_ = std::make_shared<TlsContext>(std::move(first));
+    }
     TANDEM_ASSIGN_OR_RETURN(openai_, OpenAiApi::start(config.openai, bounds, state_,
                                                       {[this] { return alive(); }, ready,
                                                        [this] { return gateway_page(state_); },
-                                                       [this] { return exposition(collector_); }}));
+                                                       [this] { return exposition(collector_); }},
+                                                      openai_tls_));
     openai_address_ = openai_->address();
   }
   monitor_ = std::make_unique<Monitor>(&state_, grpc_.get(), acceptor_.get(), openai_.get(),
@@ -290,6 +296,18 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
   return out;
 }
 
+// All ports change, or none.
+absl::Status Server::reload_certificates() {
+  TANDEM_ASSIGN_OR_RETURN(TlsConfig tls, read_tls(state_.config.tls_files));
+  TANDEM_RETURN_IF_ERROR(check_tls(tls));
+  if (openai_tls_ != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(SslContext next, make_ssl_context(tls));
+    openai_tls_->replace(std::move(next));
+  }
+  tls_->replace(std::move(tls));
+  return absl::OkStatus();
+}
+
 void Server::reload() {
   const ServerConfig& config = state_.config;
   absl::Status read;
@@ -302,10 +320,7 @@ void Server::reload() {
     }
   }
   if (config.use_tls) {
-    auto tls = read_tls(config.tls_files);
-    const absl::Status usable = tls.ok() ? check_tls(*tls) : tls.status();
-    read.Update(usable);
-    if (usable.ok()) tls_->replace(*std::move(tls));
+    read.Update(reload_certificates());
   }
   if (read.ok()) {
     log_info("reload", {{"tokens", config.bearer_token_file.empty() ? "none" : "read"},

@@ -27,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "server/edge/acceptor.h"
 #include "server/edge/http_endpoint.h"
+#include "server/edge/tls_context.h"
 #include "server/grpc/call_limiter.h"
 #include "server/grpc/call_thread.h"
 #include "server/grpc/generation_service.h"
@@ -74,6 +75,7 @@ class Server {
   explicit Server(ServerConfig config);
   absl::Status listen();
   absl::Status start_grpc();
+  absl::Status reload_certificates();
   std::vector<prometheus::MetricFamily> edge_metrics() const;
   HttpResponse alive() const;
   void start_spans();
@@ -99,6 +101,7 @@ class Server {
       &state_.timeouts};
   Collector collector_{state_, [this] { return edge_metrics(); }};
   std::unique_ptr<TlsCredentials> tls_;
+  std::shared_ptr<TlsContext> openai_tls_;  // null: plain HTTP
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
   // Threads of streaming calls. gRPC reads connections on threads that wait in a queue. A thread

@@ -44,16 +44,16 @@ absl::StatusOr<std::string> read_file(absl::string_view field, const std::string
   return text.str();
 }
 
-// The OpenAI-compatible API has no TLS, and so no client certificates.
 absl::Status check_openai(const ServerConfig& config) {
+  if (config.openai_tls) return absl::OkStatus();
   if (!config.insecure && !is_loopback(config.openai)) {
-    return out_of_range(
-        "server.openai", quote_value(config.openai),
-        "a loopback address, or --insecure (server.insecure) behind a proxy with TLS");
+    return out_of_range("server.openai", quote_value(config.openai),
+                        "a loopback address, or server.tls, or --insecure (server.insecure) behind "
+                        "a proxy with TLS");
   }
   if (!config.tls.client_ca.empty() && config.bearer_token_file.empty()) {
-    return out_of_range("server.openai", quote_value(config.openai),
-                        "unset with server.tls.client_ca, unless server.bearer_token_file is set");
+    return out_of_range("server.openai_tls", "false",
+                        "true with server.tls.client_ca, unless server.bearer_token_file is set");
   }
   return absl::OkStatus();
 }
@@ -187,6 +187,10 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
                                                  absl::string_view allowed) {
           return file.error(field, value, allowed);
         }));
+  }
+  out.openai_tls = in.has_openai_tls() ? in.openai_tls() : out.use_tls;
+  if (out.openai_tls && !out.use_tls) {
+    return file.error("server.openai_tls", "true", "false or unset, or with server.tls");
   }
   if (!in.bearer_token_file().empty()) {
     out.bearer_token_file = file.resolve(in.bearer_token_file());

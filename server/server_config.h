@@ -9,14 +9,9 @@
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
 #include "engine/host/config/config_file.h"
+#include "server/edge/tls_context.h"
 
 namespace tandem {
-
-struct TlsConfig {
-  std::string certificate;  // PEM text, as are the others
-  std::string key;
-  std::string client_ca;  // empty: clients need no certificate
-};
 
 struct TlsFiles {
   std::string certificate;
@@ -45,6 +40,7 @@ struct ServerConfig {
   std::string log_format = "text";
 
   bool use_tls = false;
+  bool openai_tls = false;  // also on the port of the HTTP API
   TlsConfig tls;
   TlsFiles tls_files;             // the paths of `tls`
   bool insecure = false;          // allows plaintext from other machines

@@ -1,5 +1,5 @@
-// What HttpServer needs of the operating system: sockets, readiness and the clock. Tests replace it
-// by a simulated network on virtual time.
+// What HttpServer needs of the operating system: sockets, readiness and the clock. TLS is a layer
+// on it (edge/tls_io.h). Tests replace it by a simulated network on virtual time.
 //
 // All functions except wake() belong to the server's thread. None blocks, except wait().
 #pragma once
@@ -39,6 +39,11 @@ class HttpIo {
   virtual TimePoint now() const = 0;
   // In gRPC's notation: "ipv4:10.0.0.7:41234", "unix:".
   virtual std::string peer(int socket) const = 0;
+  // The name in the client's verified certificate; empty: it has none. Known once receive() has
+  // returned bytes.
+  virtual std::string certificate_name(int /*socket*/) const { return ""; }
+  // Memory that a connection needs here at most, for the account. It may change.
+  virtual size_t memory(int /*socket*/) const { return 0; }
 
   // `tag` comes back in events. False: the socket cannot be watched.
   virtual bool add(int socket, uint32_t events, void* tag) = 0;
@@ -46,7 +51,7 @@ class HttpIo {
   // Bytes read; 0: end of the input.
   virtual ssize_t receive(int socket, char* to, size_t size) = 0;
   virtual ssize_t send(int socket, absl::string_view bytes) = 0;
-  virtual void end_output(int socket) = 0;  // the peer sees an end of file
+  virtual void end_output(int socket) = 0;  // the peer sees an end of file after all that was sent
   virtual void close(int socket) = 0;
 
   // Appends events. Waits for the first for at most `limit` (negative: forever), or until wake().

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/edge/http_mutation.h"
 #include "server/edge/http_status.h"
-#include "server/edge/peer.h"
 
 namespace tandem {
 namespace {
@@ -35,7 +34,7 @@ struct HttpConnection {
   enum class State { kReading, kResponding, kLingering, kClosed };
 
   HttpConnection(int s, std::string p, HttpReader::Limits limits, TimePoint at)
-      : socket(s), peer(std::move(p)), host(host_of(peer)), reader(limits), born(at) {}
+      : socket(s), peer{std::move(p), ""}, host(host_of(peer.address)), reader(limits), born(at) {}
 
   // A response without an exchange.
   void respond(const HttpReply& reply, const HttpHeaders& common, bool with_body) {
@@ -50,7 +49,8 @@ struct HttpConnection {
   bool idle() const { return state == State::kReading && !reader.begun(); }
 
   const int socket;
-  const std::string peer, host;
+  HttpPeer peer;
+  const std::string host;
   bool too_many = false;  // above the limit of connections, or of memory
   State state = State::kReading;
   HttpReader reader;
@@ -253,8 +253,11 @@ void HttpServer::admit(int socket) {
       io_->now());
   HttpConnection& c = *made;
   connections_.emplace(&c, std::move(made));
-  auto charge = account_.charge(c.host, c.host, kConnectionBytes);
+  const size_t of_io = io_->memory(socket);
+  auto charge = account_.charge(c.host, c.host, static_cast<int64_t>(kConnectionBytes + of_io));
   c.too_many = connections_.size() > bounds_.connections || !charge.ok();
+  // A few bytes remain uncounted, to respond with 429, but not those of a TLS handshake.
+  if (!charge.ok() && of_io > 0) return close(c);
   if (charge.ok()) c.charge = *std::move(charge);
   c.read_deadline = c.born + bounds_.head_time;
   c.watched = HttpIo::kInput | HttpIo::kPeerClosed;
@@ -324,7 +327,10 @@ bool HttpServer::on_head(HttpConnection& c, absl::string_view rest) {
     refuse(c, 429);
     return false;
   }
-  if (handlers_.head) c.admission = handlers_.head(head, c.peer);
+  if (handlers_.head) {
+    c.peer.certificate_name = io_->certificate_name(c.socket);
+    c.admission = handlers_.head(head, c.peer);
+  }
   if (mutated(HttpMutation::kAcceptAll)) c.admission.refusal.reset();
   if (c.admission.refusal.has_value()) {
     const HttpReply refusal = *std::exchange(c.admission.refusal, std::nullopt);
@@ -380,9 +386,14 @@ void HttpServer::refuse(HttpConnection& c, const HttpReply& reply, bool keep_ali
   flush(c);
 }
 
+// Of the connection itself.
+size_t HttpServer::connection_bytes(const HttpConnection& c) const {
+  return kConnectionBytes + io_->memory(c.socket);
+}
+
 // False: the input does not fit into the account.
 bool HttpServer::charge_input(HttpConnection& c) {
-  const size_t bytes = kConnectionBytes + c.reader.head_bytes() + c.out.capacity();
+  const size_t bytes = connection_bytes(c) + c.reader.head_bytes() + c.out.capacity();
   const size_t request = kExchangeBytes + c.reader.body_bytes();
   if (mutated(HttpMutation::kFreeBody)) return true;
   return c.charge.try_resize(static_cast<int64_t>(bytes)).ok() &&
@@ -391,7 +402,7 @@ bool HttpServer::charge_input(HttpConnection& c) {
 
 // Output is charged even above the limits: refusals, and answers whose calls were charged for them.
 void HttpServer::charge_output(HttpConnection& c) {
-  const auto bytes = static_cast<int64_t>(kConnectionBytes + c.reader.head_bytes() +
+  const auto bytes = static_cast<int64_t>(connection_bytes(c) + c.reader.head_bytes() +
                                           c.in.capacity() + c.out.capacity());
   if (mutated(HttpMutation::kFreeOutput)) return;
   if (bytes != c.charge.bytes()) c.charge.resize(bytes);
@@ -473,6 +484,8 @@ void HttpServer::watch(HttpConnection& c) {
 
 void HttpServer::close(HttpConnection& c) {
   if (c.state == HttpConnection::State::kClosed) return;
+  // An orderly end: the client need not suspect that a response was cut off.
+  if (c.idle()) io_->end_output(c.socket);
   c.state = HttpConnection::State::kClosed;
   io_->close(c.socket);
   c.request_charge.release();

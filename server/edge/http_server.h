@@ -11,8 +11,8 @@
 // request's exchange is released: also after its client has left. Above the account's limits,
 // requests get 429.
 //
-// Connections are accepted elsewhere (edge/acceptor.h, which also limits them per host). Plain
-// HTTP: TLS needs a proxy.
+// Connections are accepted elsewhere (edge/acceptor.h, which also limits them per host). TLS is a
+// matter of HttpIo (edge/tls_io.h).
 #pragma once
 
 #include <atomic>
@@ -31,6 +31,7 @@
 #include "engine/base/mutex.h"
 #include "server/edge/http_io.h"
 #include "server/edge/http_reader.h"
+#include "server/edge/peer.h"
 
 namespace tandem {
 
@@ -72,7 +73,7 @@ class HttpExchange : public std::enable_shared_from_this<HttpExchange> {
 
   HttpMessage message;
   const std::string client;  // of the admission
-  const std::string peer;    // in gRPC's notation: "ipv4:10.0.0.7:41234"
+  const HttpPeer peer;
   // The memory of the request, at first of `message`. The call sets it to what it holds; one thread
   // at a time.
   MemoryAccount::Charge charge;
@@ -137,7 +138,7 @@ class HttpServer {
     std::function<std::string(int status)> error;
     // Decides on a request's head, before its body is read and before "100 Continue". Called on the
     // server's thread; must not block. Null: every request is accepted.
-    std::function<HttpAdmission(const HttpMessage& head, const std::string& peer)> head;
+    std::function<HttpAdmission(const HttpMessage& head, const HttpPeer& peer)> head;
   };
 
   // `account` outlives the server and its exchanges.
@@ -183,6 +184,7 @@ class HttpServer {
   void dispatch(HttpConnection& c);
   void refuse(HttpConnection& c, int status);
   void refuse(HttpConnection& c, const HttpReply& reply, bool keep_alive);
+  size_t connection_bytes(const HttpConnection& c) const;
   bool charge_input(HttpConnection& c);
   void charge_output(HttpConnection& c);
   void put(HttpConnection& c, bool last);

@@ -9,6 +9,12 @@
 
 namespace tandem {
 
+// The client's end of an HTTP connection.
+struct HttpPeer {
+  std::string address;           // in gRPC's notation, as peer_of() gives it; "unix:"
+  std::string certificate_name;  // in its verified certificate; empty: it has none
+};
+
 // In gRPC's notation: "ipv4:10.0.0.7:41234", "ipv6:%5B2001:db8::1%5D:41234"; an IPv4-mapped address
 // is IPv4. Empty for unix sockets.
 std::string peer_of(const sockaddr_storage& address);

@@ -10,6 +10,7 @@
 #include "engine/base/check.h"
 #include "server/edge/status_text.h"
 #include "server/grpc/request_from_proto.h"
+#include "server/http/credentials.h"
 #include "server/observe/log.h"
 
 namespace tandem {
@@ -81,11 +82,11 @@ CallInfo begin_call(const char* method, const ServerState& state,
   return info;
 }
 
-CallInfo begin_call(const char* method, const ServerState& state, const std::string& peer,
-                    absl::string_view authorization, absl::string_view traceparent,
-                    const std::string& request_id) {
-  CallInfo info =
-      begun(method, peer, traceparent, state.authenticator()->identify(authorization, peer));
+CallInfo begin_call(const char* method, const ServerState& state, const HttpMessage& head,
+                    const HttpPeer& peer) {
+  CallInfo info = begun(method, peer.address, head.header("traceparent"),
+                        state.authenticator()->identify(credentials_of(head), peer));
+  const std::string request_id = head.header("x-request-id");
   if (!request_id.empty() && check_request_id(request_id).ok()) info.request_id = request_id;
   return info;
 }

@@ -11,6 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
 #include "engine/host/requests/request.h"
+#include "server/edge/http_reader.h"
+#include "server/edge/peer.h"
 #include "server/server_state.h"
 
 namespace tandem {
@@ -28,11 +30,10 @@ struct CallInfo {
 
 CallInfo begin_call(const char* method, const ServerState& state,
                     const grpc::ServerContextBase& context);
-// The same for HTTP: `peer` in gRPC's notation, and the values of three headers. A request id that
-// check_request_id() rejects is replaced: proxies add theirs without the client's knowledge.
-CallInfo begin_call(const char* method, const ServerState& state, const std::string& peer,
-                    absl::string_view authorization, absl::string_view traceparent,
-                    const std::string& request_id);
+// The same for HTTP. A request id that check_request_id() rejects is replaced: proxies add theirs
+// without the client's knowledge.
+CallInfo begin_call(const char* method, const ServerState& state, const HttpMessage& head,
+                    const HttpPeer& peer);
 
 // "req-" and 16 hexadecimal digits; unique for all practical purposes.
 std::string make_request_id();

@@ -16,6 +16,7 @@
 #include "engine/host/requests/ingress.h"
 #include "server/edge/peer.h"
 #include "server/edge/status_text.h"
+#include "server/edge/tls_io.h"
 #include "server/grpc/call_info.h"
 #include "server/grpc/response_to_proto.h"
 #include "server/http/cors.h"
@@ -131,10 +132,13 @@ OpenAiError openai_error(const absl::Status& status, const std::string& request_
 
 absl::StatusOr<std::unique_ptr<OpenAiApi>> OpenAiApi::start(const std::string& address,
                                                             Acceptor::Bounds bounds,
-                                                            ServerState& state, StatusPages pages) {
+                                                            ServerState& state, StatusPages pages,
+                                                            std::shared_ptr<const TlsContext> tls) {
   TANDEM_ASSIGN_OR_RETURN(Listener listener, listen_on("openai", address));
+  std::unique_ptr<HttpIo> io = system_http_io();
+  if (tls != nullptr) io = tls_io(std::move(io), std::move(tls));
   return std::unique_ptr<OpenAiApi>(
-      new OpenAiApi(std::move(listener), bounds, state, std::move(pages)));
+      new OpenAiApi(std::move(listener), bounds, state, std::move(pages), std::move(io)));
 }
 
 const OpenAiApi::Route OpenAiApi::kRoutes[] = {
@@ -169,7 +173,7 @@ const OpenAiApi::Route* OpenAiApi::route_of(absl::string_view path) {
 
 // Accepts a few connections above the limit, to reject them with 429.
 OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state,
-                     StatusPages pages)
+                     StatusPages pages, std::unique_ptr<HttpIo> io)
     : state_(state),
       pages_(std::move(pages)),
       started_(std::chrono::duration_cast<std::chrono::seconds>(
@@ -179,10 +183,8 @@ OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& st
       http_(bounds_of(state.config, *state.memory, bounds.connections),
             {[this](const auto& exchange) { on_request(exchange); },
              [](int status) { return openai::error_json(status); },
-             [this](const HttpMessage& head, const std::string& peer) {
-               return on_head(head, peer);
-             }},
-            state.memory.get()),
+             [this](const HttpMessage& head, const HttpPeer& peer) { return on_head(head, peer); }},
+            state.memory.get(), std::move(io)),
       acceptor_(
           std::move(listener), {bounds.connections + 64, bounds.per_host},
           std::max<Duration>(state.config.keepalive_timeout, HttpServer::Bounds().stall_time)) {
@@ -192,8 +194,10 @@ OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& st
 
 std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Route** route) const {
   const ServerConfig& config = state_.config;
+  // With TLS, a browser compares the name with the certificate.
   if (const std::string host = head.header("host");
-      config.bearer_token_file.empty() && is_loopback(config.openai) && !is_local_name(host)) {
+      config.bearer_token_file.empty() && !config.openai_tls && is_loopback(config.openai) &&
+      !is_local_name(host)) {
     return refusal_of(
         with_reason(out_of_range("Host", quote_value(host),
                                  "localhost, 127.0.0.1 or [::1], because the server listens "
@@ -228,7 +232,7 @@ std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Ro
 }
 
 // A request that is refused for its caller is a call: it is logged and counted.
-HttpAdmission OpenAiApi::on_head(const HttpMessage& head, const std::string& peer) {
+HttpAdmission OpenAiApi::on_head(const HttpMessage& head, const HttpPeer& peer) {
   HttpAdmission out;
   const Route* route = nullptr;
   out.common = cors_headers(state_.config.cors_origins, head);
@@ -242,8 +246,7 @@ HttpAdmission OpenAiApi::on_head(const HttpMessage& head, const std::string& pee
     return out;
   }
   const absl::Status status = drained ? shutting_down() : client.status();
-  const CallInfo info = begin_call(route->call, state_, peer, credentials_of(head),
-                                   head.header("traceparent"), head.header("x-request-id"));
+  const CallInfo info = begin_call(route->call, state_, head, peer);
   end_call(state_, info, status, {});
   OpenAiError error = openai_error(status, info.request_id);
   out.refusal = {error.status, std::move(error.headers), std::move(error.body)};
@@ -331,9 +334,7 @@ void OpenAiApi::show_gateway(const std::shared_ptr<HttpExchange>& exchange) {
 }
 
 void OpenAiApi::list_models(const std::shared_ptr<HttpExchange>& exchange) {
-  CallInfo info =
-      begin_call("openai/models", state_, exchange->peer, credentials_of(exchange->message),
-                 exchange->message.header("traceparent"), exchange->message.header("x-request-id"));
+  CallInfo info = begin_call("openai/models", state_, exchange->message, exchange->peer);
   worker_.post([this, exchange, info = std::move(info)] {
     const auto made = info.authenticated.ok()
                           ? models_answer(state_, exchange->message.path, started_)

@@ -1,5 +1,5 @@
 // The OpenAI-compatible HTTP API: models, completions, chat completions, Responses, Anthropic's
-// Messages, tokens and status pages, over plain HTTP on its own port. Requests are converted to
+// Messages, tokens and status pages, over HTTP or HTTPS on its own port. Requests are converted to
 // tandem.v1 messages (openai/request.h) and then handled like those of gRPC. docs/http_api.md lists
 // the endpoints.
 //
@@ -24,6 +24,7 @@
 #include "server/edge/http_endpoint.h"
 #include "server/edge/http_server.h"
 #include "server/edge/pulse.h"
+#include "server/edge/tls_context.h"
 #include "server/server_state.h"
 
 namespace tandem {
@@ -36,10 +37,11 @@ struct StatusPages {
 
 class OpenAiApi {
  public:
-  // Binds `address`. `state` outlives this.
+  // Binds `address`. `state` outlives this. `tls` null: plain HTTP.
   static absl::StatusOr<std::unique_ptr<OpenAiApi>> start(const std::string& address,
                                                           Acceptor::Bounds bounds,
-                                                          ServerState& state, StatusPages pages);
+                                                          ServerState& state, StatusPages pages,
+                                                          std::shared_ptr<const TlsContext> tls);
   ~OpenAiApi() { close(); }
 
   const std::string& address() const { return acceptor_.address(); }  // with the bound port
@@ -56,7 +58,8 @@ class OpenAiApi {
   void close();
 
  private:
-  OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state, StatusPages pages);
+  OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& state, StatusPages pages,
+            std::unique_ptr<HttpIo> io);
 
   // An endpoint.
   struct Route {
@@ -71,7 +74,7 @@ class OpenAiApi {
   static const Route kRoutes[];
   static const Route* route_of(absl::string_view path);
 
-  HttpAdmission on_head(const HttpMessage& head, const std::string& peer);
+  HttpAdmission on_head(const HttpMessage& head, const HttpPeer& peer);
   // The error that a head deserves. `route` is set if the path has one.
   std::optional<HttpReply> check_head(const HttpMessage& head, const Route** route) const;
   void on_request(const std::shared_ptr<HttpExchange>& exchange);

@@ -6,7 +6,6 @@
 #include "engine/base/status.h"
 #include "server/grpc/call_memory.h"
 #include "server/grpc/request_from_proto.h"
-#include "server/http/credentials.h"
 #include "server/http/openai_api.h"
 #include "server/openai/json_text.h"
 
@@ -84,11 +83,9 @@ void OpenAiCall::start(const char* name, openai::Kind kind, ServerState& state, 
   call->self_ = call;
   call->translation_ = std::move(translation);
   const HttpExchange& from = *call->exchange_;
-  call->record_.info =
-      begin_call(name, state, from.peer, credentials_of(from.message),
-                 from.message.header("traceparent"), from.message.header("x-request-id"));
+  call->record_.info = begin_call(name, state, from.message, from.peer);
   call->exchange_->listen(call.get());
-  absl::Status entered = state.calls.enter(from.peer);
+  absl::Status entered = state.calls.enter(from.peer.address);
   call->entered_ = entered.ok();
   if (entered.ok()) entered = call->charge_answer();
   if (!entered.ok()) return call->parse(entered);

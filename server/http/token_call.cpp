@@ -7,7 +7,6 @@
 #include "server/edge/peer.h"
 #include "server/grpc/complete_response.h"
 #include "server/grpc/request_from_proto.h"
-#include "server/http/credentials.h"
 #include "server/http/openai_api.h"
 #include "server/http/posted_response.h"
 #include "server/openai/json_text.h"
@@ -43,11 +42,9 @@ void TokenCall::start(Kind kind, ServerState& state, HttpServer& server, ClientT
       new TokenCall(kind, state, server, turns, std::move(exchange)));
   call->self_ = call;
   const HttpExchange& from = *call->exchange_;
-  call->record_.info =
-      begin_call(name_of(kind), state, from.peer, credentials_of(from.message),
-                 from.message.header("traceparent"), from.message.header("x-request-id"));
+  call->record_.info = begin_call(name_of(kind), state, from.message, from.peer);
   call->exchange_->listen(call.get());
-  const absl::Status entered = state.calls.enter(from.peer);
+  const absl::Status entered = state.calls.enter(from.peer.address);
   call->entered_ = entered.ok();
   if (!entered.ok()) return call->end(entered);
   const auto cost = static_cast<int64_t>(from.message.body.size() + kTurnBytes);

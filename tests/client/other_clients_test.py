@@ -1,4 +1,4 @@
-"""LangChain, LiteLLM and lm-eval, unmodified. They are large, so only `scripts/test --night` installs them."""
+"""LangChain, LiteLLM, lm-eval and GuideLLM, unmodified. They are large, so only `scripts/test --night` installs them."""
 
 import json
 import math
@@ -169,3 +169,48 @@ def test_lm_eval_gets_the_scores_of_transformers(start_server, tmp_path):
     assert max(abs(float(a) - float(b)) for a, b in pairs) < 0.02 * max(
         1.0, math.fabs(max(float(b) for _, b in pairs))
     )
+
+
+GUIDELLM = """
+import json, runpy, sys
+report, *sys.argv[1:] = sys.argv[1:]
+try:
+    runpy.run_module("guidellm", run_name="__main__")
+except SystemExit as end:
+    assert not end.code
+benchmark, = json.load(open(report))["benchmarks"]
+print()
+print(json.dumps(benchmark["metrics"]))
+"""
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_guidellm_measures_what_the_server_counts(start_server, tmp_path, path):
+    client_of("guidellm")
+    server = start_server(CHAT_CONFIG, "--openai=127.0.0.1:0")
+    report = tmp_path / "report.json"
+    backend = f"target=http://{server.ports['openai']},model=fake,request_format={path}"
+    found = run(
+        GUIDELLM,
+        str(report),
+        "run",
+        f"--backend=kind=openai_http,{backend}",
+        "--profile=kind=concurrent,streams=3",
+        "--constraint=kind=max_requests,count=12",
+        "--data=kind=synthetic_text,prompt_tokens=32,output_tokens=16",
+        f"--tokenizer=kind=huggingface_auto,model={MODEL}",
+        f"--output=kind=json,path={report}",
+        "--disable-console",
+    )
+    assert found["request_totals"] == {"successful": 12, "errored": 0, "incomplete": 0, "total": 12}
+    tokens = found["output_token_count"]["successful"]
+    assert (tokens["count"], tokens["total_sum"]) == (12, 12 * 16)
+    assert found["time_to_first_token_ms"]["successful"]["count"] == 12
+    calls = [
+        dict(word.split("=", 1) for word in line.split() if "=" in word)
+        for line in server.log_text().splitlines()
+        if "event=call " in line and f"method=openai{path.removeprefix('/v1')}" in line
+    ]
+    assert sum(int(call["completion_tokens"]) for call in calls) == 12 * 16
+    prompts = found["prompt_token_count"]["successful"]["total_sum"]
+    assert sum(int(call["prompt_tokens"]) for call in calls) == pytest.approx(prompts)

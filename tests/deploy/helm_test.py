@@ -295,7 +295,7 @@ def test_the_http_api_and_spans(render):
     ports = {port["name"]: port["containerPort"] for port in server["ports"]}
     text = config_of(found)
     assert f'openai: "[::]:{ports["openai"]}"' in text
-    assert "tls {" in text and "insecure: true" in text, "the HTTP API has no TLS"
+    assert "tls {" in text and "insecure" not in text, "the HTTP API has TLS too"
     assert 'otlp { endpoint: "collector.tracing:4317" sample_ratio: 0.5 }' in text
     service = found["Service", "release-tandem-openai"]
     assert service["spec"]["ports"][0] == {"name": "openai", "port": 80, "targetPort": "openai"}
@@ -356,13 +356,6 @@ def test_a_new_configuration_starts_new_pods(render):
         ({"models": {"fetch": {"x": "https://a/b"}}}, "models.fetch: needs a volume"),
         ({"openai": {"enabled": True, "port": 0}}, "port"),
         ({"otlp": {"endpoint": "collector"}}, "endpoint"),
-        (
-            {
-                "openai": {"enabled": True},
-                "tls": {"secretName": "certificate", "clientCertificates": True},
-            },
-            "openai.enabled: it sees no certificates",
-        ),
         ({**KEDA, **HPA}, "keda.enabled, hpa.enabled: both are true; allowed: at most one"),
         ({"keda": {"enabled": True}}, "keda.prometheus: empty; allowed: the address"),
         ({"keda": {**KEDA["keda"], "minReplicas": 9}}, "keda.minReplicas: 9; allowed: at most"),

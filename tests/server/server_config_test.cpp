@@ -97,6 +97,8 @@ TEST(ServerConfig, Errors) {
       {"memory_bytes: 67108864 max_transport_bytes: 33554433",
        "f:1: server.max_transport_bytes: 33554433; allowed: [16777216, 33554432]"},
       {"log_level: \"all\"", "f:1: server.log_level: \"all\"; allowed: debug, info, warn, error"},
+      {"openai_tls: true",
+       "f:1: server.openai_tls: true; allowed: false or unset, or with server.tls"},
       {"tls { certificate: \"/nonexistent\" }",
        "f:1: server.tls.certificate: \"/nonexistent\"; allowed: a readable, non-empty file"},
   };
@@ -122,7 +124,7 @@ TEST(ServerConfig, Exposure) {
   EXPECT_TRUE(check_exposure(config).ok());
 }
 
-// The OpenAI-compatible API has neither TLS nor client certificates.
+// With `openai_tls`, the HTTP API has the certificates of the gRPC API.
 TEST(ServerConfig, ExposureOfTheOpenAiApi) {
   ServerConfig config;
   config.use_tls = true;
@@ -130,15 +132,19 @@ TEST(ServerConfig, ExposureOfTheOpenAiApi) {
   EXPECT_TRUE(check_exposure(config).ok());
   config.openai = "0.0.0.0:8000";
   EXPECT_EQ(std::string(check_exposure(config).message()),
-            "server.openai: \"0.0.0.0:8000\"; allowed: a loopback address, or --insecure "
-            "(server.insecure) behind a proxy with TLS");
+            "server.openai: \"0.0.0.0:8000\"; allowed: a loopback address, or server.tls, or "
+            "--insecure (server.insecure) behind a proxy with TLS");
   config.insecure = true;
   EXPECT_TRUE(check_exposure(config).ok());
   config.tls.client_ca = "a certificate";
   EXPECT_EQ(std::string(check_exposure(config).message()),
-            "server.openai: \"0.0.0.0:8000\"; allowed: unset with server.tls.client_ca, unless "
+            "server.openai_tls: false; allowed: true with server.tls.client_ca, unless "
             "server.bearer_token_file is set");
   config.bearer_token_file = "tokens";
+  EXPECT_TRUE(check_exposure(config).ok());
+  config.bearer_token_file = "";
+  config.insecure = false;
+  config.openai_tls = true;
   EXPECT_TRUE(check_exposure(config).ok());
 }
 

@@ -34,7 +34,7 @@ struct HttpBench {
         HttpServer::Handlers{
             [this](std::shared_ptr<HttpExchange> e) { waiting.push_back(std::move(e)); },
             [](int status) { return absl::StrCat("error ", status); },
-            [this](const HttpMessage& head, const std::string&) { return decide(head); }},
+            [this](const HttpMessage& head, const HttpPeer&) { return decide(head); }},
         &account, std::move(network));
   }
   ~HttpBench() { waiting.clear(); }

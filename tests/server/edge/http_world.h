@@ -32,7 +32,7 @@ class HttpWorld {
         bounds,
         HttpServer::Handlers{[this](std::shared_ptr<HttpExchange> e) { begin(std::move(e)); },
                              [](int status) { return absl::StrCat("error ", status); },
-                             [](const HttpMessage& head, const std::string&) {
+                             [](const HttpMessage& head, const HttpPeer&) {
                                HttpAdmission out;
                                out.client = head.header("authorization");
                                if (out.client.empty()) out.refusal = {401, {}, "refused"};

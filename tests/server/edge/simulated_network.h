@@ -41,6 +41,7 @@ class SimulatedNetwork final : public HttpIo {
   void set_capacity(int socket, size_t bytes) { connections_.at(socket).capacity = bytes; }
 
   bool closed(int socket) const { return connections_.at(socket).server_closed; }
+  bool output_ended(int socket) const { return connections_.at(socket).output_ended; }
   size_t unread_input(int socket) const { return connections_.at(socket).input.size(); }
   size_t unread_output(int socket) const { return connections_.at(socket).output.size(); }
   int open() const {

@@ -5,48 +5,8 @@ import subprocess
 import time
 from textwrap import dedent
 
-import pytest
-
 MODELS = 'models { name: "fake" fake {} }\n'
 TOKEN = "0123456789abcdef"
-
-
-@pytest.fixture(scope="module")
-def certificates(tool, tmp_path_factory):
-    """An authority, a server's certificate for 127.0.0.1, and clients' for `ann` and `bob`, who has
-    another name too."""
-    openssl = tool("openssl")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def run(*args):
-        subprocess.run([openssl, *args], cwd=folder, check=True, capture_output=True, timeout=60)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    run(
-        "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca"
-    )
-    for name in ("server", "ann", "bob"):
-        names = {"server": "IP:127.0.0.1", "bob": "DNS:workload-7.example"}
-        (folder / "ext").write_text(f"subjectAltName={names[name]}\n" if name in names else "")
-        run("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        run(
-            "x509",
-            "-req",
-            "-in",
-            f"{name}.csr",
-            "-CA",
-            "ca.pem",
-            "-CAkey",
-            "ca.key",
-            "-CAcreateserial",
-            "-days",
-            "2",
-            "-out",
-            f"{name}.pem",
-            "-extfile",
-            "ext",
-        )
-    return folder
 
 
 GENERATE = ("generate", "--model=fake", "--prompt=x", "--max-new-tokens=2", "--ignore-eos")

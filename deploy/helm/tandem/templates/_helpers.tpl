@@ -50,9 +50,6 @@ server {
 {{- end }}
 {{- if .Values.openai.enabled }}
   openai: "[::]:8000"
-  {{- if .Values.tls.secretName }}
-  insecure: true
-  {{- end }}
 {{- end }}
 {{- with .Values.otlp.endpoint }}
   otlp { endpoint: {{ . | quote }} sample_ratio: {{ $.Values.otlp.sampleRatio }} }
