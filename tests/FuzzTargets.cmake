@@ -10,6 +10,8 @@ tandem_fuzz(checkpoint ${weights}/fuzz/checkpoint_fuzz.cpp
   DICT fuzz/json.dict DEPS tandem::weights)
 tandem_fuzz(gguf ${weights}/fuzz/gguf_fuzz.cpp
   MAX_BYTES 512 RUNS 5000 DEPS tandem::weights)
+tandem_fuzz(adapter ${weights}/fuzz/adapter_fuzz.cpp
+  SEEDS ${weights}/fuzz/seeds/adapter/* DICT fuzz/json.dict DEPS tandem::weights)
 
 set(text engine/text)
 tandem_fuzz(tokenizer ${text}/fuzz/tokenizer_fuzz.cpp
@@ -19,6 +21,7 @@ tandem_fuzz(chat_template ${text}/fuzz/chat_template_fuzz.cpp
   SEEDS ${text}/fuzz/seeds/chat_template/* ${text}/data/chat/*/chat_template.jinja
   DICT fuzz/jinja.dict DEPS tandem::text absl::time)
 tandem_fuzz(stop_matcher ${text}/fuzz/stop_matcher_fuzz.cpp DEPS tandem::text)
+tandem_fuzz(answer_parser ${text}/fuzz/answer_parser_fuzz.cpp SEEDS ${text}/fuzz/seeds/answer_parser/* DEPS tandem::text)
 
 # Parts of engine/host and of server, which this build has not as a whole: what reads files of a deployment, and requests.
 file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/host/config/*.cpp ${CMAKE_SOURCE_DIR}/engine/host/methods/*.cpp)
