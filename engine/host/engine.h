@@ -61,6 +61,10 @@ class Engine {
   RequestId score(ScoreRequest request,
                   const std::function<void(absl::StatusOr<ScoreResult>)>& done);
 
+  // The embedding of one text. `done` is called once, under the rules of Sink.
+  RequestId embed(EmbedRequest request,
+                  const std::function<void(absl::StatusOr<EmbedResult>)>& done);
+
   // Text only. They queue with the prompts of requests and can be refused like them. `done` is
   // called once, under the rules of Sink.
   RequestId tokenize(TokenizeRequest request,

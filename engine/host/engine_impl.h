@@ -70,6 +70,8 @@ struct Engine::Impl {
   void prepare(const StartedRequest<GenerateRequest>& started, const std::shared_ptr<Sink>& sink);
   void prepare(const StartedRequest<ScoreRequest>& started,
                const std::function<void(absl::StatusOr<ScoreResult>)>& done);
+  void prepare(const StartedRequest<EmbedRequest>& started,
+               const std::function<void(absl::StatusOr<EmbedResult>)>& done);
 
   void stop_running();
   void request_ended();

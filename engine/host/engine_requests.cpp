@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/status.h"
+#include "engine/decode/embed.h"
 #include "engine/decode/score.h"
 #include "engine/host/engine_impl.h"
 #include "engine/host/requests/listeners.h"
@@ -169,6 +170,16 @@ RequestId Engine::score(ScoreRequest request,
       [done](const absl::Status& status) { done(status); });
 }
 
+RequestId Engine::embed(EmbedRequest request,
+                        const std::function<void(absl::StatusOr<EmbedResult>)>& done) {
+  return impl_->accept<EmbedRequest>(
+      std::move(request),
+      [impl = impl_.get(), done](const StartedRequest<EmbedRequest>& started) {
+        impl->prepare(started, done);
+      },
+      [done](const absl::Status& status) { done(status); });
+}
+
 RequestId Engine::tokenize(TokenizeRequest request,
                            const std::function<void(absl::StatusOr<std::vector<Token>>)>& done) {
   return impl_->accept<TokenizeRequest>(
@@ -311,6 +322,50 @@ void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
   const int top = static_cast<int>(request.top_logprobs);
   spec.method = [begin = listener->begin(), top, out = listener->scored()](Gen g) {
     return tandem::score(g, begin, top, out);
+  };
+  const absl::Status handed_over =
+      ingress.hand_over(started.id, [&] { loop->submit(std::move(spec)); });
+  if (!handed_over.ok()) fail(handed_over);
+}
+
+void Engine::Impl::prepare(const StartedRequest<EmbedRequest>& started,
+                           const std::function<void(absl::StatusOr<EmbedResult>)>& done) {
+  const EmbedRequest& request = started.request;
+  const Deployment& deployment = *started.deployment;
+  const auto fail = [&](const absl::Status& status) {
+    end_early(started.claims.get(), status, [&] { done(status); });
+  };
+  if (const absl::Status held = hold_prompt(request, started.claims.get()); !held.ok()) {
+    return fail(held);
+  }
+  absl::StatusOr<ResolvedEmbed> resolved = resolve(deployment, request);
+  if (!resolved.ok()) return fail(refused(RejectReason::kInvalid, resolved.status()));
+
+  SequenceSpec spec;
+  spec.id = started.id;
+  spec.prompt = resolved->tokens;
+  spec.cast = make_cast({{Role::kLarge, deployment.large->id}});
+  spec.prefix_cache = false;  // its rows are not kept, and the pooled ones cannot be adopted
+  spec.priority = request.priority;
+  spec.client = request.client;
+  spec.submitted = started.submitted;
+  spec.deadline = request.deadline;
+  started.claims->open.charge(static_cast<int64_t>(spec.prompt.size()));
+  started.claims->waiting.resize(memory_of(spec, 2));  // the listener has a copy of the tokens
+  // The outputs of its rows, and the state.
+  const auto outputs =
+      static_cast<int64_t>(spec.prompt.size() * (sizeof(Out) + sizeof(Work::Output)));
+  const auto state = deployment.large->shape.hidden_size * static_cast<int64_t>(4 * sizeof(double));
+  if (const absl::Status held =
+          hold(bytes_of(request) + memory_of(spec, 2) + outputs + state, started.claims.get());
+      !held.ok()) {
+    return fail(held);
+  }
+  const auto listener = std::make_shared<EmbedListener>(&text, *std::move(resolved), started.claims,
+                                                        done, [this] { request_ended(); });
+  spec.listener = listener;
+  spec.method = [pooling = deployment.large->embedding.pooling, out = listener->pooled()](Gen g) {
+    return tandem::embed(g, pooling, out);
   };
   const absl::Status handed_over =
       ingress.hand_over(started.id, [&] { loop->submit(std::move(spec)); });

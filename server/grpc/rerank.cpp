@@ -33,6 +33,13 @@ std::vector<int> best_first(const std::vector<double>& scores) {
 
 }  // namespace
 
+RerankScorer scorer_of(Engine* engine, const std::string& model) {
+  return {.score = [engine](ScoreRequest request,
+                            auto done) { return engine->score(std::move(request), done); },
+          .cancel = [engine](RequestId id) { engine->cancel(id); },
+          .token_bytes = [engine, model](Token id) { return engine->token_bytes(model, id); }};
+}
+
 absl::Status check_rerank(const v1::RerankRequest& request) {
   Violations wrong;
   wrong.add(check_model_name(request.model()));

@@ -28,6 +28,8 @@ struct RerankScorer {
   std::function<std::string(Token)> token_bytes;
 };
 
+RerankScorer scorer_of(Engine* engine, const std::string& model);
+
 // All violations of the request at once.
 absl::Status check_rerank(const v1::RerankRequest& request);
 

@@ -12,6 +12,7 @@ void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, 
   segment_rows.clear();
   captures.clear();
   stored.clear();
+  pooled.clear();
   masks.clear();
   embedded.clear();
   head_reads.clear();
@@ -33,6 +34,7 @@ void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, 
   for (const Capture& c : plan.captures) {
     captures.push_back(place(c.copies));
     stored.push_back(place(c.stored));
+    pooled.push_back(place(c.pooled));
   }
   for (const MaskRows& m : plan.masks) masks.push_back(place(m.copies));
   for (const EmbeddedRows& e : plan.embedded) embedded.push_back(place(e.copies));

@@ -69,7 +69,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
   save.clear();
   captures.clear();
   heads.clear();
-  reads = 0;
+  reads = pooled = 0;
   from_.clear();
   to_.clear();
   for (size_t i = 0; i < batch.works.size(); ++i) {
@@ -77,6 +77,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     Item& item = items[i];
     item.first_row = rows();
     item.first_read = reads;
+    item.first_pooled = pooled;
     item.status = check(work, shape, pool, memory_of);
     if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of, cached_of);
     if (!item.status.ok()) continue;
@@ -209,6 +210,10 @@ absl::Status Plan::check_outputs(const Work& work, const ModelShape& shape,
       return out_of_range("read layer", read.at, absl::StrCat(done, " to ", work.to));
     }
     TANDEM_RETURN_IF_ERROR(check_head(read, work.to, shape));
+    if (read.pool && (read.at != kTop || work.to != shape.layers)) {
+      return out_of_range("pooled layer", read.at == kTop ? work.to : read.at,
+                          absl::StrCat(shape.layers));
+    }
     if (read.hidden && (!o.value.valid() || o.value.value >= pool.values)) {
       return out_of_bounds("place of a hidden row", o.value.value, pool.values);
     }
@@ -418,7 +423,7 @@ void Plan::add_reads(const Work& work, Item& item) {
   for (const Work::Output& o : work.outputs) {
     const Read& read = work.pass->read[static_cast<size_t>(o.read)];
     const int layer = read.at == kTop ? work.to : read.at;
-    if (read.head != kOwnHead && !read.hidden) {
+    if (read.head != kOwnHead && read.uses_head()) {
       auto h = std::find_if(heads.begin(), heads.end(),
                             [&](const HeadReads& r) { return r.head == read.head; });
       if (h == heads.end()) h = heads.insert(h, {read.head, {}});
@@ -426,9 +431,14 @@ void Plan::add_reads(const Work& work, Item& item) {
     }
     auto c = std::lower_bound(captures.begin(), captures.end(), layer,
                               [](const Capture& a, int b) { return a.at < b; });
-    if (c == captures.end() || c->at != layer) c = captures.insert(c, {layer, {}, {}});
+    if (c == captures.end() || c->at != layer) c = captures.insert(c, {layer, {}, {}, {}});
     if (read.hidden) {
       c->stored.add(item.first_row + o.run_row, o.value.value);
+      continue;
+    }
+    if (read.pool) {
+      c->pooled.add(item.first_row + o.run_row, pooled++);
+      ++item.pooled;
       continue;
     }
     c->copies.add(item.first_row + o.run_row, reads++);
@@ -454,11 +464,11 @@ std::vector<ReadBlock> Plan::read_blocks(const Batch& batch, int most) const {
   return blocks;
 }
 
-// Adds the pieces of one work. Outputs that are hidden rows go with the output before them.
+// Adds the pieces of one work. Outputs without head inputs go with the output before them.
 void Plan::cut_reads(const Work& work, size_t w, int most, std::vector<ReadBlock>* blocks) const {
   ReadBlock piece{w, w + 1, 0, 0, items[w].first_read, 0};
   for (const Work::Output& o : work.outputs) {
-    const bool reads_row = !work.pass->read[static_cast<size_t>(o.read)].hidden;
+    const bool reads_row = work.pass->read[static_cast<size_t>(o.read)].uses_head();
     if (reads_row && piece.count == most) {
       blocks->push_back(piece);
       piece.from = piece.to;
@@ -514,7 +524,9 @@ size_t Plan::array_bytes() const {
   for (const Segment& s : segments) {
     n += columns_bytes(s.columns) + s.index.size() * sizeof(int64_t) + kAlign;
   }
-  for (const Capture& c : captures) n += copies_bytes(c.copies) + copies_bytes(c.stored);
+  for (const Capture& c : captures) {
+    n += copies_bytes(c.copies) + copies_bytes(c.stored) + copies_bytes(c.pooled);
+  }
   for (const MaskRows& m : masks) n += copies_bytes(m.copies);
   for (const EmbeddedRows& e : embedded) n += copies_bytes(e.copies) + kAlign;
   for (const HeadReads& h : heads) n += h.reads.size() * sizeof(int64_t) + kAlign;

@@ -8,6 +8,7 @@
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/gguf/tokenizer.h"
 #include "engine/backend/torch/weights/hf/config.h"
+#include "engine/backend/torch/weights/hf/embedding_config.h"
 #include "engine/backend/torch/weights/hf/generation_config.h"
 #include "engine/base/status.h"
 #include "engine/host/models/loader.h"
@@ -44,6 +45,7 @@ absl::Status load_small_files(const LoadContext& context, const DecoderConfig& h
   TANDEM_ASSIGN_OR_RETURN(const GenerationDefaults defaults,
                           load_generation_config(m->config.path));
   m->default_max_new_tokens = defaults.max_new_tokens;
+  TANDEM_ASSIGN_OR_RETURN(m->embedding, load_embedding_config(m->config.path));
   m->default_min_new_tokens = defaults.min_new_tokens;
   m->eos = defaults.eos_token_ids.empty() ? hf.eos_token_ids : defaults.eos_token_ids;
   m->defaults = params_of(defaults, m->eos);
@@ -97,6 +99,7 @@ absl::Status TorchLoader::check(const ModelConfig& model) const {
   LoadedModel unused;
   TANDEM_RETURN_IF_ERROR(load_text(model.path, &unused));
   TANDEM_RETURN_IF_ERROR(load_generation_config(model.path).status());
+  TANDEM_RETURN_IF_ERROR(load_embedding_config(model.path).status());
   return load_hf_config(model.path).status();
 }
 

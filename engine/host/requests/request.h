@@ -164,6 +164,26 @@ struct ScoreRequest {
   TimePoint deadline = kNever;
 };
 
+// An embedding of a text or tokens.
+struct EmbedRequest {
+  std::string model;
+  std::string request_id;
+  std::string client;
+  std::string host;
+  Prompt prompt;                      // text or token ids
+  std::optional<std::string> prefix;  // put before the text
+  std::string prompt_name;            // EmbeddingSettings::prompts; empty: the default
+  bool add_special_tokens = true;
+  int64_t dimensions = 0;         // the first ones, normalized again; 0: all
+  std::optional<bool> normalize;  // unset: as the model's files say
+  int priority = 0;
+  TimePoint deadline = kNever;
+};
+struct EmbedResult {
+  std::vector<float> values;
+  Usage usage;
+};
+
 // Text to tokens and back. They run no model.
 struct TokenizeRequest {
   std::string model;

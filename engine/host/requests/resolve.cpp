@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
 #include "engine/host/methods/plan.h"
@@ -118,6 +120,29 @@ absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_answer_constraint(
   return resolved;
 }
 
+// The text before the input. Token ids have none.
+absl::StatusOr<std::string> prefix_of(const EmbeddingSettings& settings,
+                                      const EmbedRequest& request) {
+  const bool named = !request.prompt_name.empty();
+  if (!std::holds_alternative<std::string>(request.prompt)) {
+    if (!named && !request.prefix.has_value()) return "";
+    return out_of_range(named ? "prompt_name" : "prefix", "set", "unset with token ids");
+  }
+  if (request.prefix.has_value()) {
+    if (!named) return *request.prefix;
+    return out_of_range("prompt_name", "set", "unset with prefix");
+  }
+  const std::string& name = named ? request.prompt_name : settings.default_prompt;
+  if (name.empty()) return "";
+  const auto prompt = settings.prompts.find(name);
+  if (prompt != settings.prompts.end()) return prompt->second;
+  std::vector<std::string> names;
+  for (const auto& [known, text] : settings.prompts) names.push_back(known);
+  return out_of_range(
+      "prompt_name", quote_value(name),
+      names.empty() ? "unset: the model's files have no prompts" : absl::StrJoin(names, ", "));
+}
+
 }  // namespace
 
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
@@ -215,6 +240,39 @@ absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreR
   }
   TANDEM_RETURN_IF_ERROR(check_top_logprobs(request.top_logprobs));
   resolved.begin = request.score_prompt ? 1 : static_cast<int>(resolved.prompt_tokens);
+  return resolved;
+}
+
+absl::StatusOr<ResolvedEmbed> resolve(const Deployment& deployment, const EmbedRequest& request) {
+  const LoadedModel& model = *deployment.large;
+  if (model.encoder != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("embed: model \"", deployment.name, "\" has an encoder; offered: Generate"));
+  }
+  Violations wrong;
+  ResolvedEmbed resolved;
+  resolved.pooling = model.embedding.pooling;
+  resolved.normalize = request.normalize.value_or(model.embedding.normalize);
+  const auto width = static_cast<int64_t>(model.shape.hidden_size);
+  if (request.dimensions < 0 || request.dimensions > width) {
+    wrong.add(out_of_range("dimensions", request.dimensions, absl::StrCat("1 to ", width)));
+  }
+  resolved.dimensions = static_cast<size_t>(request.dimensions > 0 ? request.dimensions : width);
+  absl::StatusOr<std::string> prefix = prefix_of(model.embedding, request);
+  wrong.add(prefix.status());
+  TANDEM_RETURN_IF_ERROR(wrong.status());
+  Prompt prompt = request.prompt;
+  if (auto* text = std::get_if<std::string>(&prompt); text != nullptr && !text->empty()) {
+    text->insert(0, *prefix);
+  }
+  TANDEM_ASSIGN_OR_RETURN(resolved.tokens,
+                          tokenize(deployment, prompt, request.add_special_tokens));
+  const auto n = static_cast<int64_t>(resolved.tokens.size());
+  if (n > deployment.context_length) {
+    return with_reason(out_of_range("input", absl::StrCat(n, " tokens"),
+                                    absl::StrCat("at most ", deployment.context_length)),
+                       "CONTEXT_LENGTH_EXCEEDED");
+  }
   return resolved;
 }
 

@@ -68,4 +68,8 @@ void Decoder::head(at::Tensor& logits, const at::Tensor& hidden, int ids) {
   weights_.head.into(logits, {hidden, weights_.final_norm, normed}, ids);
 }
 
+void Decoder::final_norm(at::Tensor& out, const at::Tensor& hidden) {
+  ops_.norm(out, hidden, weights_.final_norm);
+}
+
 }  // namespace tandem

@@ -34,6 +34,7 @@ class Encoder final : public Model {
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids) override;  // throws: no head
+  void final_norm(at::Tensor& out, const at::Tensor& hidden) override;
 
  private:
   const DecoderConfig config_;  // the encoder's
