@@ -165,6 +165,7 @@ absl::Status Server::listen() {
   if (!config.openai.empty()) {
     TANDEM_ASSIGN_OR_RETURN(openai_, OpenAiApi::start(config.openai, bounds, state_,
                                                       {[this] { return alive(); }, ready,
+                                                       [this] { return gateway_page(state_); },
                                                        [this] { return exposition(collector_); }}));
     openai_address_ = openai_->address();
   }
@@ -174,6 +175,7 @@ absl::Status Server::listen() {
     TANDEM_ASSIGN_OR_RETURN(
         http_, HttpEndpoint::start(config.http, {[this] { return exposition(collector_); }, ready,
                                                  [this] { return alive(); },
+                                                 [this] { return gateway_page(state_); },
                                                  /*local_only=*/is_loopback(config.http)}));
     http_address_ = http_->address();
   }

@@ -69,6 +69,14 @@ def module(name: str, *words: str) -> list[str]:
     return [sys.executable, "-m", f"gpu_check.{name}", *words]
 
 
+# Tests of test_torch for compute-sanitizer. Instances are in front of the names.
+SANITIZED = {
+    "memcheck": "*/Oracle.GreedyTokensAlone/llama3:*/Tree.*",
+    "racecheck": "*/Tree.*:TreeOfEarlyLayers.*",
+    "initcheck": "*/Oracle.GreedyTokensAlone/llama3:*/Tree.*",
+}
+SOME_PASSED = r"\[  PASSED  \] [1-9]"  # GoogleTest's exit status is 0 if a filter matches nothing
+
 # In a dry run: tiny tensors are no work for several threads, which wait for each other on a busy machine.
 ALONE = {"OMP_NUM_THREADS": "1"}
 
@@ -86,17 +94,13 @@ def part_1(files: Path, device: str, dry: bool):
     served = [f"--bin={bin_}", f"--models={files / 'models'}", f"--device={device}"]
     served += ["--tokens=8", "--patience=90"] if dry else []
     yield Step("served blocks", module("blocks", *served), 200 if dry else 60)
-    which = ["Caught", "TorchDevice"] if dry else []
-    yield Step("suites", module("suites", tests, "200" if dry else "60", *which), 400)
+    limits = ["--limit=200", "--seconds=390"] if dry else ["--limit=60", "--seconds=390"]
+    yield Step("suites", module("suites", tests, *limits), 400)
     if not device.startswith("cpu"):
-        for tool, suites in (
-            ("memcheck", "Oracle*"),
-            ("racecheck", "Tree*"),
-            ("initcheck", "Oracle*"),
-        ):
+        for tool, names in SANITIZED.items():
             command = ["compute-sanitizer", f"--tool={tool}", "--error-exitcode=9", tests]
-            command += [f"--gtest_filter={suites}", "--gtest_brief=1"]
-            yield Step(f"sanitizer.{tool}", command, 90, needs="compute-sanitizer")
+            command += [f"--gtest_filter={names}", "--gtest_brief=1"]
+            yield Step(f"sanitizer.{tool}", command, 90, needs="compute-sanitizer", end=SOME_PASSED)
 
 
 def part_2(files: Path, device: str, dry: bool):
@@ -123,13 +127,14 @@ def part_3(files: Path, device: str, dry: bool):
     faults = module("faults", *of_server)
     if dry:
         words = ["--shape=tiny", "--seconds=0.01", "--context=64", "--tokens=2", "--peer=eager"]
-        yield Step("tiny", step + words, 200)
+        yield Step("tiny", [*step, *words, "--prefill=512"], 200)
         yield Step("ragged", [*step, *words, "--ragged"], 200, environment=ALONE)
         yield Step("serving", [*serving, "--tokens=8", "--concurrency=2"], 200)
         patient = ["--tokens=8", "--concurrency=2", "--patience=90"]  # a slow machine is no fault
         yield Step("faults", [*faults, *patient], 200)
         return
-    yield Step("7b", [*step, "--shape=7b", "--peer=eager", "--peer=compiled"], 190)
+    peers = ["--peer=eager", "--peer=compiled"]
+    yield Step("7b", [*step, "--shape=7b", *peers, "--prefill=512", "--prefill=4096"], 190)
     ragged = ["--shape=7b", "--ragged", "--context=2048", "--tokens=16", "--peer=eager"]
     yield Step("ragged", [*step, *ragged], 100)
     yield Step("serving", serving, 80)

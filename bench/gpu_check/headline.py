@@ -1,7 +1,8 @@
 """Compares a decoding step of random models of real shapes with Transformers, in one run.
 
 Tandem's times are from bench_step. Those of Transformers, eager and compiled, are the slope between a short and a
-long run of `generate` at the same context. Prints lines of JSON for steps.figures_of.
+long run of `generate` at the same context. Also times the reading of prompts, and says what became of the steps that
+graphs can run. Prints lines of JSON for steps.figures_of.
 """
 
 import argparse
@@ -78,6 +79,15 @@ def say(name, value, unit=""):
     print(json.dumps({"name": name, "value": value, "unit": unit}), flush=True)
 
 
+def prompt_operations(shape: str, tokens: int) -> float:
+    """Additions and multiplications of reading a prompt: products of all layers, and causal attention."""
+    s = SHAPES[shape]
+    hidden, inner = s["hidden_size"], s["intermediate_size"]
+    q, kv = (s[f"num_{which}_heads"] * s["head_dim"] for which in ("attention", "key_value"))
+    weights = s["num_hidden_layers"] * (hidden * (2 * q + 2 * kv) + 3 * hidden * inner)
+    return 2 * tokens * weights + 2 * s["num_hidden_layers"] * q * tokens * (tokens + 1)
+
+
 def ragged_contexts(most: int) -> list[int]:
     """Of a batch's 32 sequences: spread evenly, the first of an eighth of the longest."""
     return [most // 8 + (most - most // 8) * i // 31 for i in range(32)]
@@ -92,10 +102,12 @@ def numbers_of(
     words: list[str],
     environment: dict[str, str],
     blocks: str = "",
+    graphs: str = "",
 ) -> list[tuple[str, int, float]]:
-    """Of a run of bench_step with contexts up to `most`: table, context or sequences, milliseconds.
+    """Of a run of bench_step with contexts up to `most`: table, context or sequences or tokens, milliseconds.
 
-    blocks: the type that weights are in, as q4_k; "": 16 bits, on a CPU 32."""
+    blocks: the type that weights are in, as q4_k; "": 16 bits, on a CPU 32. graphs: also says what became of the steps
+    that graphs can run, in figures with this prefix."""
     dtype = blocks or ("fp32" if device.startswith("cpu") else "bf16")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config_of(shape, most + 64)))
@@ -111,10 +123,11 @@ def numbers_of(
             *words,
         ]
         subprocess.run(command, check=True, stdout=sys.stderr, env={**os.environ, **environment})
-        return [
-            (row["table"], int(float(row["x"])), float(row["milliseconds"]))
-            for row in csv.DictReader(numbers.open())
-        ]
+        rows = list(csv.DictReader(numbers.open()))
+    for row in rows:
+        if graphs and row["table"] == "graphs":
+            say(f"{graphs}.{row['model'].split(':')[-1]}", int(float(row["x"])))
+    return [(row["table"], int(float(row["x"])), float(row["milliseconds"])) for row in rows]
 
 
 def ours(
@@ -125,14 +138,20 @@ def ours(
     contexts: list[int],
     ragged: bool,
     blocks: str = "",
+    prompts: tuple[int, ...] = (),
 ) -> dict[int, float]:
     """Milliseconds of a step by context, or of a ragged batch by its longest; also says those of many
-    sequences."""
+    sequences, and of prompts."""
     tables = ["--table=ragged"] if ragged else ["--table=context", "--table=sequences"]
+    if prompts:
+        tables += ["--table=prefill", f"--most-prompt={max(prompts)}"]
     name = f"{shape}.{blocks}" if blocks else shape
+    graphs = f"{name}.ragged.graphs" if ragged else f"{name}.graphs"
     found = {}
     most = max(contexts)
-    for table, at, ms in numbers_of(program, shape, device, seconds, most, tables, {}, blocks):
+    for table, at, ms in numbers_of(
+        program, shape, device, seconds, most, tables, {}, blocks, graphs
+    ):
         if table == "context" and at in contexts:
             found[at] = ms
             say(f"{name}.step.context_{at}", ms, "ms")
@@ -141,6 +160,10 @@ def ours(
             say(f"{name}.step.ragged_32", ms, "ms")
         elif table == "sequences":
             say(f"{name}.step.sequences_{at}", ms, "ms")
+        elif table == "prefill":
+            say(f"{name}.prefill.{at}", ms, "ms")
+            rate = prompt_operations(shape, at) / (ms / 1000) / 1e12
+            say(f"{name}.prefill.{at}.rate", rate, "TFLOP/s")
     return found
 
 
@@ -163,15 +186,24 @@ def ways(program: str, shape: str, device: str, seconds: float, context: int) ->
                 say(f"{shape}.launches.{name}", ms, "ms")
 
 
-def theirs(shape: str, device: str, contexts: list[int], tokens: int, compiled: bool) -> float:
-    """Milliseconds of a step of Transformers, of a batch that is padded on the left."""
+def theirs(
+    shape: str,
+    device: str,
+    contexts: list[int],
+    tokens: int,
+    compiled: bool,
+    prompts: tuple[int, ...] = (),
+) -> float:
+    """Milliseconds of a step of Transformers, of a batch that is padded on the left. Also says those of one pass over
+    prompts."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     torch_device = torch.device("cpu" if device.startswith("cpu") else device.split("/")[0])
     context = max(contexts)
-    config = transformers.LlamaConfig(**config_of(shape, context + 4 * tokens))
+    most = max(context + 4 * tokens, *prompts, 0)
+    config = transformers.LlamaConfig(**config_of(shape, most))
     with torch.device(torch_device):
         torch.set_default_dtype(torch.float32 if torch_device.type == "cpu" else torch.bfloat16)
         model = transformers.LlamaForCausalLM(config).eval()
@@ -183,15 +215,23 @@ def theirs(shape: str, device: str, contexts: list[int], tokens: int, compiled: 
     if compiled:
         options["cache_implementation"] = "static"
 
-    def took(n: int) -> float:
+    def timed(work) -> float:
         if torch_device.type == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
         with torch.inference_mode():
-            model.generate(prompt, min_new_tokens=n, max_new_tokens=n, **options)
+            work()
         if torch_device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start
+
+    def took(n: int) -> float:
+        return timed(lambda: model.generate(prompt, min_new_tokens=n, max_new_tokens=n, **options))
+
+    for n in prompts:
+        text = torch.randint(3, config.vocab_size, (1, n), device=torch_device)
+        seconds = sorted(timed(lambda text=text: model(text, logits_to_keep=1)) for _ in range(4))
+        say(f"{shape}.prefill.{n}.transformers", 1000 * seconds[1], "ms")
 
     for _ in range(2):
         took(tokens)
@@ -208,6 +248,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--context", type=int, action="append", default=[])
     parser.add_argument("--tokens", type=int, default=32, help="of Transformers' shorter run")
+    parser.add_argument(
+        "--prefill", type=int, action="append", default=[], choices=(512, 4096), help="of a prompt"
+    )
     parser.add_argument("--ragged", action="store_true", help="32 sequences of unequal contexts")
     parser.add_argument("--ways", action="store_true", help="just the ways of launching")
     parser.add_argument("--blocks", default="", help="what ours has its weights in, as q4_k")
@@ -218,14 +261,23 @@ def main() -> int:
         ways(args.program, args.shape, args.device, args.seconds, contexts[0])
         return 0
     mine = ours(
-        args.program, args.shape, args.device, args.seconds, contexts, args.ragged, args.blocks
+        args.program,
+        args.shape,
+        args.device,
+        args.seconds,
+        contexts,
+        args.ragged,
+        args.blocks,
+        tuple(args.prefill),
     )
     batch = ragged_contexts(max(contexts)) if args.ragged else contexts[:1]
     name = f"{args.shape}.ragged_32" if args.ragged else args.shape
     wrong = 0
     for peer in args.peer:
         try:
-            ms = theirs(args.shape, args.device, batch, args.tokens, peer == "compiled")
+            prompts = tuple(args.prefill) if peer == "eager" else ()
+            compiled = peer == "compiled"
+            ms = theirs(args.shape, args.device, batch, args.tokens, compiled, prompts)
         except Exception as error:  # any error: continue with the others
             print(f"{peer}: {type(error).__name__}: {error}", flush=True)
             wrong += 1

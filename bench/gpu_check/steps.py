@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -21,7 +22,7 @@ class Step:
     limit: float  # seconds
     needs: str = ""  # a program without which the step is left out
     environment: dict[str, str] = field(default_factory=dict)
-    end: str = ""  # text that its output must contain, besides status 0
+    end: str = ""  # a pattern that its output must contain, besides status 0
 
 
 @dataclass
@@ -96,7 +97,7 @@ def run_step(step: Step, log: Path, environment: dict[str, str], limit: float) -
     elif process.returncode < 0:
         result.status = "failed"
         result.why = f"{signal.Signals(-process.returncode).name}: {last_words(text)}"
-    elif process.returncode > 0 or (step.end and step.end not in text):
+    elif process.returncode > 0 or (step.end and not re.search(step.end, text)):
         result.status, result.why = "failed", f"status {process.returncode}: {last_words(text)}"
     return result
 

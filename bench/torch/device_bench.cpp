@@ -5,14 +5,22 @@
 //   {"name": "product.gate_up.rows_1", "value": 41.2, "unit": "us", "share": 0.83}
 //
 // share: the time to read the weights, or keys and values, at this run's memory bandwidth, divided
-// by the measured time. bits (products): whether each row's bits equal those of a batch of one.
-// Products with packed weights, if the device has them, are packed.gate_up.rows_1 and so on; with
-// weights in blocks, blocks.q4_k.gate_up.rows_1. blocks.q4_k.gate_up.difference is the relative
-// difference from the CPU's product; if it is too large, the exit status is 1.
+// by the measured time. Calls use copies in turn, so that caches hold none of them. bits
+// (products): whether each row's bits equal those of a batch of one. Products with packed weights,
+// if the device has them, are packed.gate_up.rows_1 and so on; with weights in blocks,
+// blocks.q4_k.gate_up.rows_1.
+//
+// product.gate_up.difference, packed.gate_up.difference and attention.*.difference are the largest
+// difference from fp64 on the CPU, relative to the root mean square. blocks.q4_k.gate_up.difference
+// is the relative difference from the CPU's product. If one is too large, the exit status is 1.
 //
 //   build/cuda/bin/bench_device --device cuda:0
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
@@ -28,6 +36,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/torch/random_model.h"
@@ -53,6 +62,7 @@ double seconds_since(Clock::time_point start) {
 // By default the shape of Llama-2-7B.
 struct Shape {
   int64_t hidden = 4096, inner = 11008, vocab = 32000, copy_bytes = int64_t{2} << 30;
+  int64_t between = int64_t{256} << 20;  // bytes read between two reads of one copy
   int heads = 32, kv_heads = 32, head_dim = 128, page_rows = 16;
   std::vector<int> contexts = {256, 2048};
 };
@@ -63,6 +73,7 @@ Shape small_shape() {
           .inner = 512,
           .vocab = 500,
           .copy_bytes = 1 << 20,
+          .between = 1 << 20,
           .heads = 8,
           .kv_heads = 2,
           .head_dim = 32,
@@ -111,16 +122,27 @@ class Bench {
   template <class T>
   at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type) const;
 
-  // Seconds per call of queued calls: the median of five turns.
-  double time(const std::function<void()>& work) const;
+  // Seconds per call of queued calls: the median of five turns. work: takes the number of the call
+  double time(const std::function<void(size_t)>& work) const;
+  // Copies that calls use in turn. bytes: of one
+  size_t copies_of(int64_t bytes) const {
+    return 1 + static_cast<size_t>((shape_.between + bytes - 1) / bytes);
+  }
   // Seconds per call, waiting for each call.
   double time_each(const std::function<void()>& work) const;
   void copies_between_host_and_device() const;
   void product(const std::string& name, int64_t outs, int64_t in);
   void block_product(const RandomBlocks& type, const std::string& name, int64_t outs, int64_t in);
   Linear load(const TensorView& weights, const WeightStore& store) const;
-  void multiply(const std::string& name, const Linear& linear, const std::vector<int>& rows);
+  std::vector<Linear> load_copies(const TensorView& weights, const WeightStore& store) const;
+  void multiply(const std::string& name, const std::vector<Linear>& copies,
+                const std::vector<int>& rows);
+  void compare(const std::string& name, const Linear& linear, const at::Tensor& weights,
+               const std::vector<int>& rows);
   void attend(int sequences, int rows, int context);
+  at::Tensor attended(const at::Tensor& qkv, const LayerKv& kv, const at::Tensor& pages, int row,
+                      int keys) const;
+  void put_difference(const std::string& name, const at::Tensor& got, const at::Tensor& want);
   std::string share(double bytes, double seconds) const;
 
   Shape shape_;
@@ -148,14 +170,16 @@ at::Tensor Bench::on_device(const std::vector<T>& numbers, at::ScalarType type) 
   return all.to(device_);
 }
 
-double Bench::time(const std::function<void()>& work) const {
-  for (int i = 0; i < 3; ++i) launch(device_queue(), work);
+double Bench::time(const std::function<void(size_t)>& work) const {
+  size_t call = 0;
+  const auto next = [&] { launch(device_queue(), [&work, i = call++] { work(i); }); };
+  for (int i = 0; i < 3; ++i) next();
   wait();
   int n = 1;
   std::vector<double> each;
   while (each.size() < 5) {
     const auto start = Clock::now();
-    for (int i = 0; i < n; ++i) launch(device_queue(), work);
+    for (int i = 0; i < n; ++i) next();
     wait();
     const double took = seconds_since(start);
     if (took < seconds_ / 10 && n < 100000) {
@@ -193,12 +217,12 @@ void Bench::ceilings() {
   const at::Tensor from = at::zeros({shape_.copy_bytes / 4}, options);
   at::Tensor to = at::zeros({shape_.copy_bytes / 4}, options);
   wait();
-  const double read = time([&] { at::sum(from); });
+  const double read = time([&](size_t) { at::sum(from); });
   read_rate_ = bytes / read;
   put("read", read_rate_ / 1e9, "GB/s");
-  put("copy", 2 * bytes / time([&] { to.copy_(from); }) / 1e9, "GB/s");
+  put("copy", 2 * bytes / time([&](size_t) { to.copy_(from); }) / 1e9, "GB/s");
   at::Tensor one = at::zeros({1}, options);
-  put("launch", 1e6 * time([&] { one.add_(1); }), "us");
+  put("launch", 1e6 * time([&](size_t) { one.add_(1); }), "us");
   put("round_trip", 1e6 * time_each([&] { one.add_(1); }), "us");
   if (device_queue_) copies_between_host_and_device();
 }
@@ -240,11 +264,54 @@ void Bench::product(const std::string& name, int64_t outs, int64_t in) {
   view.shape = {outs, in};
   view.data = reinterpret_cast<const std::byte*>(numbers.data());
   view.bytes = numbers.size() * sizeof(float);
-  Linear linear = load(view, store_);
-  multiply("product." + name, linear, {1, 2, 4, 8, 16, 64});
-  if (linear.packed_bytes() == 0) return;
-  linear.pack();
-  multiply("packed." + name, linear, {1, 2, 4, 8, 16});
+  std::vector<Linear> copies = load_copies(view, store_);
+  const at::Tensor weights = at::from_blob(numbers.data(), {outs, in}, at::kFloat);
+  multiply("product." + name, copies, {1, 2, 4, 8, 16, 64});
+  compare("product." + name, copies.front(), weights, {1, 16, 64});
+  if (copies.front().packed_bytes() == 0) return;
+  for (Linear& linear : copies) linear.pack();
+  multiply("packed." + name, copies, {1, 2, 4, 8, 16});
+  compare("packed." + name, copies.front(), weights, {1, 2, 4, 8, 16});
+}
+
+std::vector<Linear> Bench::load_copies(const TensorView& weights, const WeightStore& store) const {
+  std::vector<Linear> copies;
+  copies.push_back(load(weights, store));
+  const size_t n = copies_of(copies.front().bytes());
+  while (copies.size() < n) copies.push_back(load(weights, store));
+  return copies;
+}
+
+// Up to 2,048 outputs, spread evenly. weights: [outs, in] fp32, before they are rounded to the type
+// of the device
+void Bench::compare(const std::string& name, const Linear& linear, const at::Tensor& weights,
+                    const std::vector<int>& rows) {
+  constexpr int64_t kMostOuts = 2048;
+  const int64_t outs = linear.outs();
+  const int64_t step = (outs + kMostOuts - 1) / kMostOuts;
+  const at::Tensor some = weights.slice(0, 0, outs, step).to(store_.rows()).to(at::kDouble);
+  const at::Tensor x = random_rows({rows.back(), linear.in()}, 2);
+  const at::Tensor whole = at::matmul(x.cpu().to(at::kDouble), some.t());
+  std::vector<at::Tensor> got, want;
+  for (const int n : rows) {
+    at::Tensor out = at::empty({n, outs}, at::TensorOptions().dtype(at::kFloat).device(device_));
+    launch(device_queue(), [&] { linear.into(out, LinearInput(x.narrow(0, 0, n))); });
+    wait();
+    got.push_back(out.cpu().slice(1, 0, outs, step).to(at::kDouble));
+    want.push_back(whole.narrow(0, 0, n));
+  }
+  put_difference(name, at::cat(got), at::cat(want));
+}
+
+void Bench::put_difference(const std::string& name, const at::Tensor& got, const at::Tensor& want) {
+  // Rows of 16 bits round each result once.
+  const double most = at::elementSize(store_.rows()) == 2 ? 3e-2 : 1e-3;
+  const double worst =
+      (got - want).abs().max().item<double>() / std::sqrt((want * want).mean().item<double>());
+  put(name + ".difference", worst, "of fp64");
+  if (worst <= most) return;
+  std::fprintf(stderr, "%s.difference: %g; allowed: up to %g\n", name.c_str(), worst, most);
+  wrong_ = true;
 }
 
 Linear Bench::load(const TensorView& weights, const WeightStore& store) const {
@@ -264,9 +331,11 @@ void Bench::block_product(const RandomBlocks& type, const std::string& name, int
   view.data = bytes.data();
   view.bytes = bytes.size();
   view.block = find_block_format(static_cast<uint32_t>(type.type));
-  const Linear linear = load(view, {.dtype = DType::kStored, .device = device_});
+  const std::vector<Linear> copies =
+      load_copies(view, {.dtype = DType::kStored, .device = device_});
+  const Linear& linear = copies.front();
   const std::string whole = "blocks." + block_name(type) + "." + name;
-  multiply(whole, linear, {1, 8, 16, 64});
+  multiply(whole, copies, {1, 8, 16, 64});
 
   constexpr int64_t kRows = 16;
   constexpr double kMost = 1e-3;  // far above the effect of another order of fp32 sums
@@ -298,7 +367,9 @@ void Bench::blocks() {
   }
 }
 
-void Bench::multiply(const std::string& name, const Linear& linear, const std::vector<int>& rows) {
+void Bench::multiply(const std::string& name, const std::vector<Linear>& copies,
+                     const std::vector<int>& rows) {
+  const Linear& linear = copies.front();
   const int64_t outs = linear.outs();
   const at::Tensor x = random_rows({rows.back(), linear.in()}, 2);
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device_);
@@ -312,7 +383,10 @@ void Bench::multiply(const std::string& name, const Linear& linear, const std::v
   for (const int n : rows) {
     const at::Tensor some = x.narrow(0, 0, n);
     at::Tensor out = at::empty({n, outs}, fp32);
-    const double took = time([&] { linear.into(out, LinearInput(some)); });
+    const double took =
+        time([&](size_t call) { copies[call % copies.size()].into(out, LinearInput(some)); });
+    launch(device_queue(), [&] { linear.into(out, LinearInput(some)); });
+    wait();
     bool same = true;
     for (int r = 0; r < n; ++r) {
       same = same && out[r].cpu().equal(single[static_cast<size_t>(r)][0].cpu());
@@ -374,20 +448,57 @@ void Bench::attend(int sequences, int rows_each, int context) {
   view.pages = place(tables);
   view.most_keys = columns.most_keys();
   view.together = RowColumns::together(columns.table);
-  // The size is that of KvPool's keys on every platform; their values do not matter.
+  // The size is that of KvPool's keys on every platform.
   const at::Tensor keys = random_rows({pages, s.kv_heads, s.page_rows, s.head_dim}, 3);
   const at::Tensor values = random_rows({pages, s.kv_heads, s.page_rows, s.head_dim}, 4);
   const at::Tensor qkv = random_rows({n, int64_t{s.heads + 2 * s.kv_heads} * s.head_dim}, 5);
   at::Tensor out = at::empty({n, int64_t{s.heads} * s.head_dim}, rows());
   const LayerKv kv{s.heads, s.kv_heads, s.head_dim, keys, values};
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies = {{keys, values}};
+  const size_t layers = copies_of(2 * keys.numel() * keys.element_size());
+  while (copies.size() < layers) copies.emplace_back(keys.clone(), values.clone());
   const Ops& ops = store_.ops();
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
-  const double took = time([&] { ops.attention(out, qkv, view, kv, scale, {}); });
+  const double took = time([&](size_t call) {
+    const auto& [k, v] = copies[call % copies.size()];
+    ops.attention(out, qkv, view, {s.heads, s.kv_heads, s.head_dim, k, v}, scale, {});
+  });
   const double bytes = 2.0 * sequences * context * s.kv_heads * s.head_dim *
                        static_cast<double>(keys.element_size());
-  put("attention.sequences_" + std::to_string(sequences) + ".rows_" + std::to_string(rows_each) +
-          ".context_" + std::to_string(context),
-      1e6 * took, "us", share(bytes, took));
+  const std::string name = "attention.sequences_" + std::to_string(sequences) + ".rows_" +
+                           std::to_string(rows_each) + ".context_" + std::to_string(context);
+  put(name, 1e6 * took, "us", share(bytes, took));
+
+  std::vector<at::Tensor> got, want;
+  for (const int row : {0, n / 2, n - 1}) {
+    const int64_t first = columns.table[static_cast<size_t>(row)];
+    std::vector<int64_t> table(tables.begin() + first, tables.begin() + first + pages_each);
+    got.push_back(out[row].cpu().to(at::kDouble));
+    want.push_back(attended(qkv, kv, on_device(table, at::kLong), row,
+                            columns.dense_end[static_cast<size_t>(row)]));
+  }
+  put_difference(name, at::cat(got), at::cat(want));
+}
+
+// What a row attends to, in fp64: [heads * head_dim]. pages: of its keys, in order
+at::Tensor Bench::attended(const at::Tensor& qkv, const LayerKv& kv, const at::Tensor& pages,
+                           int row, int keys) const {
+  const Shape& s = shape_;
+  const auto of_heads = [&](const at::Tensor& pool, bool by_dimension) {
+    at::Tensor some = pool.index_select(0, pages).cpu().to(at::kDouble);
+    if (by_dimension) {
+      some = some.view({-1, s.kv_heads, s.head_dim, s.page_rows}).transpose(2, 3);
+    }
+    some = some.permute({1, 0, 2, 3}).reshape({s.kv_heads, -1, s.head_dim});
+    return some.narrow(1, 0, keys);
+  };
+  const at::Tensor k = of_heads(kv.keys, platform_of(device_).keys_by_dimension());
+  const at::Tensor v = of_heads(kv.values, false);
+  const int64_t group = s.heads / s.kv_heads;
+  const at::Tensor q = qkv[row].narrow(0, 0, int64_t{s.heads} * s.head_dim).cpu().to(at::kDouble);
+  const at::Tensor scores = at::matmul(q.view({s.kv_heads, group, s.head_dim}), k.transpose(1, 2)) /
+                            std::sqrt(static_cast<double>(s.head_dim));
+  return at::matmul(at::softmax(scores, -1), v).reshape({-1});
 }
 
 void Bench::attention() {

@@ -119,6 +119,7 @@ class Runner {
   }
 
   int64_t weight_bytes() const { return device_->shape(kModel).weight_bytes; }
+  GraphCounts graph_counts() const { return device_->graph_counts(kModel); }
 
  private:
   static constexpr ModelId kModel = ModelId(0);

@@ -1,5 +1,6 @@
-// Measures the time of a step by its parts, and by context, sequences, rows and devices. Weights
-// are random or a file's. Prints Markdown tables, and writes all numbers to a CSV file.
+// Measures the time of a step by its parts, and by context, sequences, rows and devices, and that
+// of reading a prompt. Weights are random or a file's. Prints Markdown tables, and writes all
+// numbers to a CSV file. On a device that replays steps, also prints what became of these.
 //
 //   build/release/bin/bench_step --csv growth.csv
 //
@@ -34,6 +35,7 @@ struct Settings {
   double seconds = 1.5;                  // per number
   bool least = false;
   int most_context = 8192;
+  int most_prompt = 4096;
   std::vector<std::string> only;
   std::FILE* csv = nullptr;
 
@@ -55,7 +57,8 @@ struct Model {
 };
 
 // The tables of models from files.
-constexpr std::string_view kOfFiles[] = {"step", "parts", "rows", "context", "sequences"};
+constexpr std::string_view kOfFiles[] = {"step",    "parts",     "rows",
+                                         "context", "sequences", "prefill"};
 
 double milliseconds(Seconds s) { return s.count() * 1e3; }
 double microseconds(Seconds s) { return s.count() * 1e6; }
@@ -235,6 +238,36 @@ void rows_table(const Settings& s, const Model& m, Runner& runner) {
   }
 }
 
+// Prompts that are read in one pass, of which the last row is read.
+void prefill_table(const Settings& s, const Model& m, Runner& runner) {
+  std::printf("\n### %s: a prompt in one pass\n\n| tokens | ms | tokens/s |\n|---:|---:|---:|\n",
+              m.name.c_str());
+  for (const int rows : {512, 4096}) {
+    if (rows > s.most_prompt) continue;
+    runner.shape(1, 0, rows, 1);
+    const double ms = milliseconds(step_time(s, runner));
+    std::printf("| %d | %.3f | %.0f |\n", rows, ms, 1e3 * rows / ms);
+    s.put("prefill", m.name, rows, ms);
+  }
+}
+
+// What became of the steps that graphs can run.
+void put_graphs(const Settings& s, const Model& m, const Runner& runner) {
+  const GraphCounts counts = runner.graph_counts();
+  if (counts.replayed + counts.launched == 0) return;
+  std::printf("\n%s: graphs captured %lld, refused %lld; steps replayed %lld, launched %lld\n",
+              m.name.c_str(), static_cast<long long>(counts.captured),
+              static_cast<long long>(counts.refused), static_cast<long long>(counts.replayed),
+              static_cast<long long>(counts.launched));
+  if (counts.refused > 0) std::printf("last refusal: %s\n", counts.reason.c_str());
+  for (const auto& [name, count] : {std::pair("captured", counts.captured),
+                                    {"refused", counts.refused},
+                                    {"replayed", counts.replayed},
+                                    {"launched", counts.launched}}) {
+    s.put("graphs", m.name + ":" + name, static_cast<double>(count), 0);
+  }
+}
+
 // Calls f(i) repeatedly in n threads. The result is the total number of calls per second.
 double rate(int n, double seconds, const std::function<void(int)>& f) {
   std::vector<std::thread> threads;
@@ -315,6 +348,8 @@ void measure_file(const Settings& s, const Model& m) {
   if (s.wants("rows")) rows_table(s, m, runner);
   if (s.wants("context")) context_table(s, m, runner);
   if (s.wants("sequences")) sequences_table(s, m, runner);
+  if (s.names("prefill")) prefill_table(s, m, runner);
+  put_graphs(s, m, runner);
   std::fflush(stdout);
 }
 
@@ -322,19 +357,22 @@ void measure(const Settings& s, const Model& m) {
   if (!m.path.empty()) return measure_file(s, m);
   const RandomWeights weights(m.config, s.blocks);
   if (s.wants("step") || s.wants("parts") || s.wants("context") || s.wants("sequences") ||
-      s.wants("rows")) {
+      s.wants("rows") || s.names("prefill")) {
     Runner runner(m.config, weights, s.options, 64 * 272);
     if (s.wants("step")) step_table(s, m, runner);
     if (s.wants("parts")) parts_table(s, m, runner);
     if (s.wants("rows")) rows_table(s, m, runner);
     if (s.wants("context")) context_table(s, m, runner);
     if (s.wants("sequences")) sequences_table(s, m, runner);
+    if (s.names("prefill")) prefill_table(s, m, runner);
+    put_graphs(s, m, runner);
   }
   if (s.names("ragged")) {
     int64_t rows = 0;
     for (const int context : ragged_contexts(s)) rows += context + s.options.page_rows;
     Runner runner(m.config, weights, s.options, rows);
     ragged_table(s, m, runner);
+    put_graphs(s, m, runner);
   }
   if (s.wants("devices")) devices_table(s, m, weights);
   std::fflush(stdout);
@@ -370,15 +408,15 @@ int run(const std::vector<std::string>& args) {
   Settings s;
   std::vector<std::string> names, folders, files;
   std::optional<std::string> csv, device, dtype, kv_dtype;
-  std::optional<double> threads, seconds, page_rows, most_context;
+  std::optional<double> threads, seconds, page_rows, most_context, most_prompt;
   bool help = false, no_graphs = false;
   Flags flags;
   flags.texts("model", "NAME", "code-large, llama-110m; several times for several (both)", &names);
   flags.texts("shape", "NAME=FOLDER", "instead: the shape in FOLDER/config.json; repeatable",
               &folders);
   flags.texts("file", "NAME=PATH", "instead: a GGUF file or a model's folder; repeatable", &files);
-  flags.texts("table", "NAME", "step, parts, rows, context, sequences, devices (these), ragged",
-              &s.only);
+  flags.texts("table", "NAME",
+              "step, parts, rows, context, sequences, devices (these), ragged, prefill", &s.only);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
   flags.text("device", "NAME", "the (first) device: cpu:0 or cuda:0 (cpu:0)", &device);
   flags.text("dtype", "TYPE", "fp32, bf16, fp16, int8, int4, or blocks: q4_0, .. q6_k (fp32)",
@@ -387,6 +425,7 @@ int run(const std::vector<std::string>& args) {
   flags.number("threads", "N", "of a CPU device (2)", 1, 1024, &threads);
   flags.number("page-rows", "N", "rows of a KV page (16)", 1, 1024, &page_rows);
   flags.number("most-context", "N", "of the table context (8192)", 64, 16384, &most_context);
+  flags.number("most-prompt", "N", "of the table prefill (4096)", 512, 4096, &most_prompt);
   flags.number("seconds", "S", "time spent on each number (1.5)", 0.01, 600, &seconds);
   flags.toggle("least", "least times instead of medians, for a machine with other load", &s.least);
   flags.toggle("no-graphs", "on CUDA, launch every kernel instead of replaying graphs", &no_graphs);
@@ -418,7 +457,8 @@ int run(const std::vector<std::string>& args) {
   for (const std::string& table : s.only) {
     if (files.empty() || std::ranges::find(kOfFiles, table) != std::end(kOfFiles)) continue;
     std::fprintf(stderr,
-                 "--table: %s; allowed with --file: step, parts, rows, context, sequences\n",
+                 "--table: %s; allowed with --file: step, parts, rows, context, sequences, "
+                 "prefill\n",
                  table.c_str());
     return 2;
   }
@@ -430,6 +470,7 @@ int run(const std::vector<std::string>& args) {
   s.options.threads = static_cast<int>(threads.value_or(s.options.threads));
   s.options.page_rows = static_cast<int>(page_rows.value_or(s.options.page_rows));
   s.most_context = static_cast<int>(most_context.value_or(s.most_context));
+  s.most_prompt = static_cast<int>(most_prompt.value_or(s.most_prompt));
   if (kv_dtype.value_or("fp32") == "bf16") s.options.kv_dtype = DType::kBFloat16;
   if (csv) {
     s.csv = std::fopen(csv->c_str(), "w");

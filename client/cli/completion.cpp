@@ -22,7 +22,7 @@ constexpr char kCompletionIntro[] =
 constexpr char kValues[] = R"sh(    --format) values='text json' ;;
     --color) values='auto always never' ;;
     --method|--methods) values='@METHODS@' ;;
-    --require-contract) values='ANY LOSSY DISTRIBUTION EXACT' ;;
+    --require-contract) values='ANY LOSSY DISTRIBUTION EXACT_UP_TO_ROUNDING EXACT' ;;
     --model) values=$("$program" models --names --timeout 2 2>/dev/null) ;;
 )sh";
 

@@ -34,7 +34,9 @@ const std::map<std::string, Described>& descriptions() {
          {"", "add the tokenizer's special tokens to a text prompt (default true)"}},
         {"truncate_prompt_tokens", {"N", "use the last N prompt tokens only"}},
         {"require_contract",
-         {"C", "required guarantee: ANY, LOSSY, DISTRIBUTION, EXACT (default ANY)"}},
+         {"C",
+          "required guarantee: ANY, LOSSY, DISTRIBUTION, EXACT_UP_TO_ROUNDING, EXACT "
+          "(default ANY)"}},
         {"logit_bias", {"ID=X", "add X in [-100, 100] to the logit of a token; repeatable"}},
         {"bad_token_ids", {"IDS", "tokens to exclude, as in 1,2,3"}},
         {"seed", {"N", "seed of sampling (default random)"}},

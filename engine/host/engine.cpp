@@ -32,6 +32,7 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
     ModelSeries& series = metrics.models.emplace_back();
     series.model = m->config.name;
     series.device = m->config.device;
+    series.page_rows = m->config.page_rows;
     series.weight_bytes.set(static_cast<double>(m->shape.weight_bytes));
     series.kv_bytes.set(static_cast<double>(m->shape.page_bytes * m->pool.pages));
     LoopModel& model = loop_models[m->id.index()];

@@ -68,6 +68,7 @@ struct Series {
 struct ModelSeries {
   std::string model;  // model name
   std::string device;
+  int page_rows = 0;                   // rows per KV page
   std::array<Counter, kRoles> passes;  // done, by Role
   Counter batches;
   Histogram batch_rows{kRowsBuckets};

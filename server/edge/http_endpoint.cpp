@@ -255,12 +255,18 @@ void HttpEndpoint::respond(Connection& connection, absl::string_view bytes) {
         request.path == "/healthz" ? handlers_.alive() : handlers_.ready();
     return connection.respond(response.status, response.body);
   }
-  if (request.path != "/metrics") {
-    return connection.respond(404, "not found; available: /metrics, /healthz, /readyz\n");
+  const bool gateway = request.path == "/metrics/gateway";
+  if (request.path != "/metrics" && !gateway) {
+    return connection.respond(
+        404, "not found; available: /metrics, /metrics/gateway, /healthz, /readyz\n");
   }
   // Probes are exempt: proxies send the name of a cluster as their Host.
   if (handlers_.local_only && !request.host.empty() && !is_local_name(request.host)) {
     return connection.respond(403, "Host must be localhost, 127.0.0.1 or [::1]\n");
+  }
+  if (gateway) {
+    const HttpResponse page = handlers_.gateway();
+    return connection.respond(page.status, page.body);
   }
   if (scrapes() >= kMaxScrapes) return connection.respond(503, "too many scrapes at once\n");
   connection.scrape = true;

@@ -1,4 +1,4 @@
-// GET /metrics, /healthz and /readyz for scrapers and orchestrators.
+// GET /metrics, /metrics/gateway, /healthz and /readyz for scrapers and orchestrators.
 //
 // A slow client does not delay others. One thread polls all connections. A request has 8 KiB and 2
 // s, a response 5 s more. At the connection limit, a connection of the host that has the most is
@@ -31,9 +31,10 @@ struct HttpResponse {
 class HttpEndpoint {
  public:
   struct Handlers {
-    std::function<std::string()> metrics;  // text exposition format; may be slow
-    std::function<HttpResponse()> ready;   // must be fast: it delays all connections
-    std::function<HttpResponse()> alive;   // the same
+    std::function<std::string()> metrics;   // text exposition format; may be slow
+    std::function<HttpResponse()> ready;    // must be fast: it delays all connections
+    std::function<HttpResponse()> alive;    // the same
+    std::function<HttpResponse()> gateway;  // the same; gauges in text exposition format
     // Requests whose Host names another machine get 403. For a server that only this machine can
     // reach: a page in a browser can make its own host name resolve to this machine.
     bool local_only = false;

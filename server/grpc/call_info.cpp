@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "server/edge/status_text.h"
+#include "server/grpc/request_from_proto.h"
 #include "server/observe/log.h"
 
 namespace tandem {
@@ -81,8 +82,12 @@ CallInfo begin_call(const char* method, const ServerState& state,
 }
 
 CallInfo begin_call(const char* method, const ServerState& state, const std::string& peer,
-                    absl::string_view authorization, absl::string_view traceparent) {
-  return begun(method, peer, traceparent, state.authenticator()->identify(authorization, peer));
+                    absl::string_view authorization, absl::string_view traceparent,
+                    const std::string& request_id) {
+  CallInfo info =
+      begun(method, peer, traceparent, state.authenticator()->identify(authorization, peer));
+  if (!request_id.empty() && check_request_id(request_id).ok()) info.request_id = request_id;
+  return info;
 }
 
 void CallSummary::add(const Finished& choice) {

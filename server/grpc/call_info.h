@@ -28,9 +28,11 @@ struct CallInfo {
 
 CallInfo begin_call(const char* method, const ServerState& state,
                     const grpc::ServerContextBase& context);
-// The same for HTTP: `peer` in gRPC's notation, and the values of two headers.
+// The same for HTTP: `peer` in gRPC's notation, and the values of three headers. A request id that
+// check_request_id() rejects is replaced: proxies add theirs without the client's knowledge.
 CallInfo begin_call(const char* method, const ServerState& state, const std::string& peer,
-                    absl::string_view authorization, absl::string_view traceparent);
+                    absl::string_view authorization, absl::string_view traceparent,
+                    const std::string& request_id);
 
 // "req-" and 16 hexadecimal digits; unique for all practical purposes.
 std::string make_request_id();

@@ -11,6 +11,7 @@ inline constexpr auto kProtoContracts = enum_table<Contract, v1::Contract>({
     {Contract::kAny, v1::CONTRACT_ANY},
     {Contract::kLossy, v1::CONTRACT_LOSSY},
     {Contract::kDistribution, v1::CONTRACT_DISTRIBUTION},
+    {Contract::kExactUpToRounding, v1::CONTRACT_EXACT_UP_TO_ROUNDING},
     {Contract::kExact, v1::CONTRACT_EXACT},
 });
 

@@ -68,7 +68,8 @@ Contract contract_from(const v1::GenerateRequest& in, Violations* wrong) {
   const auto contract = kProtoContracts.find(in.require_contract());
   if (!contract.has_value()) {
     wrong->add(out_of_range("require_contract", static_cast<int>(in.require_contract()),
-                            "CONTRACT_ANY, CONTRACT_LOSSY, CONTRACT_DISTRIBUTION, CONTRACT_EXACT"));
+                            "CONTRACT_ANY, CONTRACT_LOSSY, CONTRACT_DISTRIBUTION, "
+                            "CONTRACT_EXACT_UP_TO_ROUNDING, CONTRACT_EXACT"));
   }
   return contract.value_or(Contract::kAny);
 }

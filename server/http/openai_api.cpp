@@ -35,6 +35,7 @@ constexpr size_t kMaxMessage = 4000;
 constexpr char kModels[] = "/v1/models";
 constexpr char kMessagesPath[] = "/v1/messages";
 constexpr char kMetricsPath[] = "/metrics";
+constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr int kBodyThreads = 2;
 // The memory of the largest body, parsed, fits into a client's share of the account this often.
 constexpr int64_t kBodiesPerClient = 4;
@@ -156,6 +157,7 @@ const OpenAiApi::Route OpenAiApi::kRoutes[] = {
     {"/readyz", false, "GET", "openai/readyz", false, /*open=*/true, &OpenAiApi::show_ready},
     {"/version", false, "GET", "openai/version", false, /*open=*/true, &OpenAiApi::show_version},
     {kMetricsPath, false, "GET", "openai/metrics", false, false, &OpenAiApi::show_metrics},
+    {"/metrics/gateway", false, "GET", "openai/metrics", false, false, &OpenAiApi::show_gateway},
 };
 
 const OpenAiApi::Route* OpenAiApi::route_of(absl::string_view path) {
@@ -201,9 +203,9 @@ std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Ro
                     "UNKNOWN_HOST"),
         403);
   }
-  if (const auto preflight = preflight_reply(config.cors_origins, head)) return *preflight;
+  if (auto preflight = preflight_reply(config.cors_origins, head)) return preflight;
   *route = route_of(head.path);
-  if (head.path == kMetricsPath && !config.openai_metrics) *route = nullptr;
+  if (!config.openai_metrics && absl::StartsWith(head.path, kMetricsPath)) *route = nullptr;
   if (*route == nullptr) {
     std::vector<std::string> all;
     for (const Route& known : kRoutes) all.push_back(absl::StrCat(known.method, " ", known.path));
@@ -242,8 +244,8 @@ HttpAdmission OpenAiApi::on_head(const HttpMessage& head, const std::string& pee
     return out;
   }
   const absl::Status status = drained ? shutting_down() : client.status();
-  const CallInfo info =
-      begin_call(route->call, state_, peer, credentials_of(head), head.header("traceparent"));
+  const CallInfo info = begin_call(route->call, state_, peer, credentials_of(head),
+                                   head.header("traceparent"), head.header("x-request-id"));
   end_call(state_, info, status, {});
   OpenAiError error = openai_error(status, info.request_id);
   out.refusal = {error.status, std::move(error.headers), std::move(error.body)};
@@ -329,16 +331,19 @@ void OpenAiApi::show_metrics(const std::shared_ptr<HttpExchange>& exchange) {
     return exchange->respond(reply.status, reply.headers, reply.body);
   }
   worker_.post([this, exchange] {
-    PostedResponse::post(http_, exchange, 200,
-                         {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-                         pages_.metrics());
+    PostedResponse::post(http_, exchange, 200, {{"Content-Type", kMetricsType}}, pages_.metrics());
   });
+}
+
+void OpenAiApi::show_gateway(const std::shared_ptr<HttpExchange>& exchange) {
+  const HttpResponse page = pages_.gateway();
+  exchange->respond(page.status, {{"Content-Type", kMetricsType}}, page.body);
 }
 
 void OpenAiApi::list_models(const std::shared_ptr<HttpExchange>& exchange) {
   CallInfo info =
       begin_call("openai/models", state_, exchange->peer, credentials_of(exchange->message),
-                 exchange->message.header("traceparent"));
+                 exchange->message.header("traceparent"), exchange->message.header("x-request-id"));
   worker_.post([this, exchange, info = std::move(info)] {
     const auto made = info.authenticated.ok()
                           ? models_answer(state_, exchange->message.path, started_)

@@ -28,9 +28,9 @@
 
 namespace tandem {
 
-// The pages that the metrics port has too. The first two must be fast.
+// The pages that the metrics port has too. All but `metrics` must be fast.
 struct StatusPages {
-  std::function<HttpResponse()> alive, ready;
+  std::function<HttpResponse()> alive, ready, gateway;
   std::function<std::string()> metrics;  // text exposition format
 };
 
@@ -90,6 +90,7 @@ class OpenAiApi {
   void show_ready(const std::shared_ptr<HttpExchange>& exchange);
   void show_version(const std::shared_ptr<HttpExchange>& exchange);
   void show_metrics(const std::shared_ptr<HttpExchange>& exchange);
+  void show_gateway(const std::shared_ptr<HttpExchange>& exchange);
 
   struct HttpPulse final : HttpServer::Work {
     void work() override { pulse.beat(); }

@@ -84,8 +84,9 @@ void OpenAiCall::start(const char* name, openai::Kind kind, ServerState& state, 
   call->self_ = call;
   call->translation_ = std::move(translation);
   const HttpExchange& from = *call->exchange_;
-  call->record_.info = begin_call(name, state, from.peer, credentials_of(from.message),
-                                  from.message.header("traceparent"));
+  call->record_.info =
+      begin_call(name, state, from.peer, credentials_of(from.message),
+                 from.message.header("traceparent"), from.message.header("x-request-id"));
   call->exchange_->listen(call.get());
   absl::Status entered = state.calls.enter(from.peer);
   call->entered_ = entered.ok();

@@ -53,8 +53,9 @@ void TokenCall::start(Kind kind, ServerState& state, HttpServer& server, ClientT
       new TokenCall(kind, state, server, turns, std::move(exchange)));
   call->self_ = call;
   const HttpExchange& from = *call->exchange_;
-  call->record_.info = begin_call(name_of(kind), state, from.peer, credentials_of(from.message),
-                                  from.message.header("traceparent"));
+  call->record_.info =
+      begin_call(name_of(kind), state, from.peer, credentials_of(from.message),
+                 from.message.header("traceparent"), from.message.header("x-request-id"));
   call->exchange_->listen(call.get());
   const absl::Status entered = state.calls.enter(from.peer);
   call->entered_ = entered.ok();

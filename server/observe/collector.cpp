@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
 #include "engine/base/version.h"
 #include "engine/host/methods/registry.h"
 #include "engine/host/requests/request.h"
@@ -28,6 +29,12 @@ class Family {
     family_.name = "tandem_" + name;
     family_.help = help;
     family_.type = type;
+  }
+  // Without the prefix.
+  static Family named(const std::string& name, const std::string& help) {
+    Family family(name, help, MetricType::Gauge);
+    family.family_.name = name;
+    return family;
   }
 
   void counter(Labels labels, int64_t value) {
@@ -314,7 +321,64 @@ void add_totals(const Metrics& metrics, std::vector<MetricFamily>* out) {
       metrics.device_copy_bytes);
 }
 
+// (loaded model, role) of every deployment.
+std::vector<std::pair<std::string, std::string>> roles_of(
+    const std::vector<DeploymentInfo>& deployments) {
+  std::vector<std::pair<std::string, std::string>> roles;
+  for (const DeploymentInfo& deployment : deployments) {
+    for (const ModelInDeployment& model : deployment.models) {
+      roles.emplace_back(model.name, model.role);
+    }
+  }
+  return roles;
+}
+
+std::vector<MetricFamily> gateway_families_of(const Engine& engine) {
+  const std::vector<DeploymentInfo> deployments = engine.deployments();
+  return gateway_families(engine.metrics(), roles_of(deployments),
+                          deployments.empty() ? "" : deployments.front().name);
+}
+
 }  // namespace
+
+std::vector<MetricFamily> gateway_families(
+    const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& roles,
+    const std::string& deployment) {
+  double running = 0, used = 0, pages = 0;
+  int page_rows = 0;
+  for (const Series& s : metrics.series) running += s.requests_running.value();
+  const std::string large = role_name(Role::kLarge);
+  for (const ModelSeries& m : metrics.models) {
+    if (!absl::c_linear_search(roles, std::pair(m.model, large))) continue;
+    used += m.kv_pages_used.value();
+    pages += m.kv_pages_total.value();
+    if (page_rows == 0) page_rows = m.page_rows;
+  }
+  const double waiting = metrics.requests_waiting.value() + metrics.requests_tokenizing.value();
+  std::vector<MetricFamily> out;
+  const auto add = [&](const char* name, const char* of_vllm, const char* help, double value,
+                       const Labels& labels = {}) {
+    Family own(name, help, MetricType::Gauge);
+    own.gauge(labels, value);
+    out.push_back(own.take());
+    Family alias = Family::named(absl::StrCat("vllm:", of_vllm), help);
+    alias.gauge(with(labels, "model_name", deployment), value);
+    out.push_back(alias.take());
+  };
+  add("num_requests_waiting", "num_requests_waiting",
+      "Requests before admission, with those being tokenized.", waiting);
+  add("num_requests_running", "num_requests_running", "Requests admitted and not yet ended.",
+      running);
+  add("kv_cache_usage", "kv_cache_usage_perc",
+      "KV pages of the large models in use, from 0 to 1, without pages that only the prefix cache "
+      "holds.",
+      pages > 0 ? used / pages : 0);
+  add("cache_config_info", "cache_config_info",
+      "Rows of a KV page, and pages of the large models; always 1.", 1,
+      {{"block_size", std::to_string(page_rows)},
+       {"num_gpu_blocks", std::to_string(static_cast<int64_t>(pages))}});
+  return out;
+}
 
 std::vector<MetricFamily> engine_families(
     const Metrics& metrics, const RefusedCalls& refused,
@@ -412,13 +476,8 @@ std::vector<MetricFamily> Collector::Collect() const {
   std::vector<MetricFamily> out;
   const Engine* const engine = state_.engine.load();
   if (engine != nullptr) {
-    std::vector<std::pair<std::string, std::string>> roles;
-    for (const DeploymentInfo& deployment : engine->deployments()) {
-      for (const ModelInDeployment& model : deployment.models) {
-        roles.emplace_back(model.name, model.role);
-      }
-    }
-    out = engine_families(engine->metrics(), state_.refused, roles);
+    out = engine_families(engine->metrics(), state_.refused, roles_of(engine->deployments()));
+    for (MetricFamily& family : gateway_families_of(*engine)) out.push_back(std::move(family));
     for (MetricFamily& family : client_families(engine->client_uses())) {
       out.push_back(std::move(family));
     }
@@ -433,6 +492,12 @@ std::vector<MetricFamily> Collector::Collect() const {
 
 std::string exposition(const prometheus::Collectable& collectable) {
   return prometheus::TextSerializer().Serialize(collectable.Collect());
+}
+
+HttpResponse gateway_page(const ServerState& state) {
+  const Engine* const engine = state.engine.load();
+  if (engine == nullptr) return {503, "models are loading\n"};
+  return {200, prometheus::TextSerializer().Serialize(gateway_families_of(*engine))};
 }
 
 }  // namespace tandem

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/host/requests/quotas.h"
+#include "server/edge/http_endpoint.h"
 #include "server/server_state.h"
 
 namespace tandem {
@@ -38,6 +39,12 @@ class Collector final : public prometheus::Collectable {
 std::vector<prometheus::MetricFamily> engine_families(
     const Metrics& metrics, const RefusedCalls& refused,
     const std::vector<std::pair<std::string, std::string>>& roles);
+// The gauges that a gateway's endpoint picker reads. A picker takes the first series of a name, so
+// each name has one series: the total of all deployments. The KV gauges cover the large models.
+// `vllm:` names repeat them with the label model_name, which is the first deployment.
+std::vector<prometheus::MetricFamily> gateway_families(
+    const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& roles,
+    const std::string& deployment);
 std::vector<prometheus::MetricFamily> client_families(
     const std::map<std::string, ClientUse>& clients);
 prometheus::MetricFamily device_family(const std::vector<DeviceInfo>& devices);
@@ -64,5 +71,8 @@ std::vector<prometheus::MetricFamily> edge_families(const EdgeStats& now);
 
 // Text exposition format 0.0.4.
 std::string exposition(const prometheus::Collectable& collectable);
+
+// gateway_families() alone, as text. Pickers scrape it every 50 ms. 503 while models load.
+HttpResponse gateway_page(const ServerState& state);
 
 }  // namespace tandem

@@ -86,8 +86,8 @@ void contract_from(const std::string& name, v1::GenerateRequest* out, Violations
   if (v1::Contract_Parse("CONTRACT_" + absl::AsciiStrToUpper(name), &contract)) {
     return out->set_require_contract(contract);
   }
-  wrong->add(
-      out_of_range("tandem.contract", "another contract", "any, lossy, distribution, exact"));
+  wrong->add(out_of_range("tandem.contract", "another contract",
+                          "any, lossy, distribution, exact_up_to_rounding, exact"));
 }
 
 }  // namespace

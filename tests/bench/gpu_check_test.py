@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu_check import __main__ as judge
-from bench.gpu_check import blocks, bundle, headline, steps, table
+from bench.gpu_check import blocks, bundle, headline, steps, suites, table
 from bench.gpu_check.steps import Step
 
 
@@ -109,6 +110,9 @@ def test_every_expectation_names_a_figure_that_there_is():
     names |= {f"1b.launches.{way}" for way in headline.WAYS}
     names |= {"7b.ratio.eager", "7b.ratio.compiled"}
     names |= {"7b.step.ragged_32", "7b.ragged_32.ratio.eager"}
+    names |= {"7b.graphs.refused", "7b.prefill.512", "7b.prefill.4096"}
+    names |= {"product.o.difference", "packed.head.difference"}
+    names |= {"attention.sequences_1.rows_8.context_256.difference"}
     used = {table.expected(n)[0] for n in names if table.expected(n)}
     assert used == {row[0] for row in table.EXPECTED}
 
@@ -161,6 +165,104 @@ def test_steps_of_blocks_want_whole_blocks(binaries):
     assert (
         "--dtype: q4_k; allowed with code-large: types whose blocks divide its rows" in done.stderr
     )
+
+
+# A GoogleTest program with suites TorchDevice, which passes, Types/Forward, which passes without graphs, and
+# Models/Oracle, whose tests are all skipped.
+FAKE_TESTS = """#!{python}
+import json, os, sys
+words = sys.argv[1:]
+if "--gtest_list_tests" in words:
+    print("Running main() from here")
+    for suite in ("TorchDevice.", "Types/Forward.  # TypeParam", "Models/Oracle.", "Gguf."):
+        print(suite + chr(10) + "  One")
+    sys.exit(0)
+suite = words[0].removeprefix("--gtest_filter=").removesuffix(".*")
+result = "SKIPPED" if "Oracle" in suite else "COMPLETED"
+failed = "Forward" in suite and os.environ.get("TANDEM_TEST_GRAPHS") != "0"
+tests = [dict(name="One", result=result), dict(name="Two", result=result)]
+path = words[-1].removeprefix("--gtest_output=json:")
+json.dump(dict(testsuites=[dict(name=suite, testsuite=tests)]), open(path, "w"))
+sys.exit(1 if failed else 0)
+"""
+
+
+@pytest.fixture
+def fake_tests(tmp_path, monkeypatch):
+    program = tmp_path / "fake_tests"
+    program.write_text(FAKE_TESTS.replace("{python}", sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setattr(suites, "SUITES", ("TorchDevice", "Forward", "Oracle"))
+    return str(program)
+
+
+@pytest.mark.parametrize("device", ["cpu:0", "cuda:0"])
+def test_suites_say_how_many_tests_ran_and_are_narrowed(fake_tests, device, monkeypatch, capsys):
+    monkeypatch.setenv("TANDEM_TEST_DEVICE", device)
+    assert suites.main([fake_tests]) == 1
+    said = {f["name"]: f["value"] for f in steps.figures_of(capsys.readouterr().out)}
+    assert said.pop("suite.Types/Forward.passes_with", None) == (
+        "TANDEM_TEST_GRAPHS=0" if device == "cuda:0" else None
+    )
+    assert said.pop("suite.Models/Oracle.passes_with", None) == (
+        "none of the ways" if device == "cuda:0" else None
+    )
+    assert said == {
+        "suite.TorchDevice.tests": 2,
+        "suite.Types/Forward.tests": 2,
+        "suite.Types/Forward": "1",
+        "suite.Models/Oracle.tests": 0,
+        "suite.Models/Oracle": "no test ran",
+        "suites.passed": 1,
+        "suites.failed": 2,
+        "suites.tests": 4,
+    }
+
+
+def test_a_suite_that_is_gone_fails(fake_tests, monkeypatch, capsys):
+    monkeypatch.setattr(suites, "SUITES", ("TorchDevice",))
+    assert suites.main([fake_tests]) == 0
+    monkeypatch.setattr(suites, "SUITES", ("TorchDevice", "Renamed"))
+    assert suites.main([fake_tests]) == 1
+    assert "Renamed" in capsys.readouterr().out
+
+
+def test_suites_are_those_whose_tests_run_on_the_device():
+    folder = bundle.ROOT / "tests/engine/backend/torch"
+    of_cpus = {"ChainedDrafts", "LazyDevice", "ShardedDecoders", "StepGraph"}  # skipped elsewhere
+    of_cpus |= {"FewRows", "StoredBlocks"}
+    found = set()
+    for source in [*folder.glob("*_test.cpp"), *folder.glob("model/*_test.cpp")]:
+        text = source.read_text()
+        if re.search(r"\bDriver\b|\btest_device\w*\(|torch/golden\.h|torch/test_device\.h", text):
+            found |= set(re.findall(r"^TEST(?:_[FP])?\((\w+),", text, re.M))
+    assert of_cpus <= found
+    assert found - of_cpus == set(suites.SUITES)
+
+
+def test_a_step_fails_unless_its_output_has_the_pattern(run):
+    for said, status in (("[  PASSED  ] 12 tests.", "ok"), ("[  PASSED  ] 0 tests.", "failed")):
+        (result,) = run(python(f"print({said!r})", end=judge.SOME_PASSED))
+        assert result.status == status
+
+
+def test_filters_of_the_sanitizers_match_tests(binaries):
+    for tool, names in judge.SANITIZED.items():
+        for part in names.split(":"):
+            command = [binaries / "test_torch", "--gtest_list_tests", f"--gtest_filter={part}"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+            assert re.search(r"^  \w", done.stdout, re.M), f"{tool}: {part}"
+    sanitizers = [s for s in judge.part_1(Path("files"), "cuda:0", dry=False) if s.needs]
+    assert [s.name for s in sanitizers] == [f"sanitizer.{tool}" for tool in judge.SANITIZED]
+    assert all(s.end == judge.SOME_PASSED for s in sanitizers)
+
+
+def test_operations_of_a_prompt():
+    """2 additions and multiplications a weight and token, 4 a head dimension and key."""
+    linear = 2 * (64 * (64 + 2 * 32 + 64) + 3 * 64 * 128)
+    assert headline.prompt_operations("tiny", 1) == 2 * linear + 2 * 4 * 64
+    assert headline.prompt_operations("tiny", 3) == 3 * 2 * linear + 2 * 4 * 64 * (1 + 2 + 3)
+    assert 50e12 < headline.prompt_operations("7b", 4096) < 60e12
 
 
 def test_parts_leave_time_for_all_their_steps():
@@ -220,8 +322,22 @@ def test_dry_run_on_the_cpu(made, tmp_path):
         assert {r["status"] for r in results} == {"ok"}, results
         figures |= {f["name"]: f for r in results for f in r["figures"]}
         assert (tmp_path / f"part_{part}" / "table.txt").read_text() in done.stdout
-    assert figures["suites.passed"]["value"] > 0
+    assert figures["suites.failed"]["value"] == 0
+    for suite in suites.SUITES:
+        (ran,) = {
+            f["value"] > 0
+            for n, f in figures.items()
+            if re.fullmatch(rf"suite\.(\w+/)?{suite}\.tests", n)
+        }
+        assert ran, suite
     assert figures["product.qkv.rows_8"]["bits"] is True
+    for name in ("qkv", "o", "gate_up", "down", "head"):
+        assert 0 < figures[f"product.{name}.difference"]["value"] < 1e-4
+    for case in ("sequences_1.rows_1", "sequences_32.rows_1", "sequences_1.rows_8"):
+        assert 0 < figures[f"attention.{case}.context_40.difference"]["value"] < 1e-3
+    assert figures["tiny.prefill.512"]["value"] > 0
+    assert figures["tiny.prefill.512.rate"]["value"] > 0
+    assert figures["tiny.prefill.512.transformers"]["value"] > 0
     for of_blocks in ("q4_0.gate_up", "q6_k.gate_up", "q4_k.qkv", "q4_k.head"):
         assert figures[f"blocks.{of_blocks}.rows_64"]["bits"] is True
         assert figures[f"blocks.{of_blocks}.difference"]["value"] == 0

@@ -80,7 +80,8 @@ TEST(SetField, ErrorsNamePathValueAndAllowed) {
   EXPECT_EQ(error("temperature=hot"), "temperature: \"hot\"; allowed: a number");
   EXPECT_EQ(error("logprobs=maybe"), "logprobs: \"maybe\"; allowed: true, false");
   EXPECT_EQ(error("require_contract=BEST"),
-            "require_contract: \"BEST\"; allowed: ANY, LOSSY, DISTRIBUTION, EXACT");
+            "require_contract: \"BEST\"; allowed: ANY, LOSSY, DISTRIBUTION, EXACT, "
+            "EXACT_UP_TO_ROUNDING");
   EXPECT_EQ(error("ppd.layer=1"),
             "ppd.layer: no field \"layer\" in tandem.v1.Ppd; allowed: num_candidates, "
             "draft_vocabulary");

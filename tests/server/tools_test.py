@@ -1,6 +1,7 @@
 """Other people's tools against a running server: grpcurl and promtool."""
 
 import json
+import re
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -126,7 +127,11 @@ def test_promtool_accepts_the_metrics(server, grpcurl, tool):
         capture_output=True,
         timeout=60,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    # Gateways that read vLLM's metrics need its names, and its names contain a colon.
+    complaint = re.compile(rb"vllm:\w+ metric names should not contain ':'")
+    others = [line for line in done.stderr.splitlines() if not complaint.fullmatch(line)]
+    assert (done.stdout, others) == (b"", [])
+    assert done.returncode in (0, 3)  # 3: style only
 
 
 def test_promtool_accepts_the_golden_metrics(tool):

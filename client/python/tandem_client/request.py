@@ -26,7 +26,8 @@ Method = str | dict[str, dict[str, Any]]
 
 class Options(TypedDict, total=False):
     """Fields of GenerateRequest. Omitted fields take the defaults of the model. `method`: a name, or
-    {"bild": {"rollback_threshold": 0.69}}; `contract`: "any", "lossy", "distribution" or "exact"."""
+    {"bild": {"rollback_threshold": 0.69}}; `contract`: "any", "lossy", "distribution",
+    "exact_up_to_rounding" or "exact"."""
 
     method: Method
     contract: str

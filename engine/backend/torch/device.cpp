@@ -145,6 +145,10 @@ const ModelShape& TorchDevice::shape(ModelId model) const { return impl_->models
 
 const PoolSize& TorchDevice::pool(ModelId model) const { return impl_->models.at(model).size; }
 
+GraphCounts TorchDevice::graph_counts(ModelId model) const {
+  return impl_->models.at(model).executor->graph_counts();
+}
+
 void TorchDevice::launch(const Batch& batch, Done done) {
   impl_->runner.launch(batch, std::move(done));
 }

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/backend/torch/graph_counts.h"
 #include "engine/backend/torch/layer_shard.h"
 #include "engine/backend/torch/shared.h"
 #include "engine/base/config.h"
@@ -81,6 +82,9 @@ class TorchDevice final : public Backend {
 
   // Free memory of the device.
   int64_t free_bytes() const;
+
+  // REQUIRES: pools are allocated; no batch is in flight
+  GraphCounts graph_counts(ModelId model) const;
 
   // pool(): valid after allocate_pools(). REQUIRES: loaded
   const ModelShape& shape(ModelId model) const override;

@@ -50,6 +50,11 @@ class Executor {
   // Ends the oldest started batch.
   void finish(const Batch& batch, std::vector<WorkResult>& results);
 
+  // All 0 if steps are not replayed.
+  GraphCounts graph_counts() const {
+    return graphs_ == nullptr ? GraphCounts() : graphs_->counts();
+  }
+
  private:
   // A batch that finish() has yet to read.
   struct Started {

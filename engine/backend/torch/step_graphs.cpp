@@ -192,6 +192,7 @@ void StepGraphs::capture(Entry& entry, const std::function<void()>& work) {
   const int64_t before = row_buffers_moved;
   try {
     entry.graph = device_queue_.queue->capture(work);
+    ++counts_.captured;
   } catch (...) {
     refuse(entry, caught("a graph was refused; its steps are launched, not replayed"));
   }
@@ -199,7 +200,8 @@ void StepGraphs::capture(Entry& entry, const std::function<void()>& work) {
 }
 
 void StepGraphs::refuse(Entry& entry, const absl::Status& why) {
-  if (!std::exchange(warned_, true)) TORCH_WARN(std::string(why.message()));
+  counts_.reason = std::string(why.message());
+  if (counts_.refused++ == 0) TORCH_WARN(counts_.reason);
   entry.launches = kStepsBeforeRetry << (3 * entry.refusals);
   entry.refused = ++entry.refusals == kMostRefusals || !absl::IsResourceExhausted(why);
 }
@@ -224,8 +226,10 @@ void StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions
   if (due && entry.launches-- == 0) capture(entry, work);
   if (entry.graph != nullptr) {
     device_queue_.queue->replay(*entry.graph);
+    ++counts_.replayed;
   } else {
     device_queue_.queue->launch(work);
+    ++counts_.launched;
   }
   if (late) staging_.upload();
   entry.last_step = ++steps_;

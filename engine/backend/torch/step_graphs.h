@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "engine/backend/torch/answer_cache.h"
+#include "engine/backend/torch/graph_counts.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/model.h"
@@ -70,6 +71,8 @@ class StepGraphs {
     RowBuffer& logits;   // [reads, vocab] fp32
     RowBuffer& answers;  // [reads] RowAnswer
   };
+
+  const GraphCounts& counts() const { return counts_; }
 
   // Scratch pages that a pool needs for padding rows.
   static int64_t scratch_pages(int page_rows) {
@@ -160,8 +163,8 @@ class StepGraphs {
   std::vector<std::unique_ptr<Graph>> retired_;  // may still be running
   int64_t moved_ = 0;                            // row_buffers_moved when entries_ were captured
   int64_t steps_ = 0;
-  bool warned_ = false;  // about a refusal
-  int turn_ = 0;         // of GraphMutation::kStagingMoves
+  GraphCounts counts_;
+  int turn_ = 0;  // of GraphMutation::kStagingMoves
 };
 
 }  // namespace tandem

@@ -16,7 +16,7 @@ std::string default_of(const DeploymentConfig& config, const std::vector<Declare
   if (!config.default_method.empty()) return config.default_method;
   for (size_t i = 0; i < declared.size(); ++i) {
     const bool exact =
-        offers[i].greedy == Contract::kExact && offers[i].sampled == Contract::kExact;
+        std::min(offers[i].greedy, offers[i].sampled) >= Contract::kExactUpToRounding;
     if (exact && !declared[i].entry->automatic.empty()) return offers[i].method;
   }
   return kAutoregressive;
@@ -84,7 +84,7 @@ void plan_beams(const Deployment& d, const Settings& beams, MethodPlan* plan) {
 
 Contract contract_on(const MethodEntry& entry, Contract contract, bool batch_invariant) {
   const bool rounds = contract == Contract::kExact && !entry.single_row_passes && !batch_invariant;
-  return rounds ? Contract::kDistribution : contract;
+  return rounds ? Contract::kExactUpToRounding : contract;
 }
 
 std::vector<MethodInfo> offers_of(const DeploymentConfig& config,

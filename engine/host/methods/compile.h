@@ -67,11 +67,11 @@ absl::StatusOr<MethodPlan> plan_choice(const Deployment& d, const MethodChoice& 
                                        bool greedy);
 
 // The contract on a device. EXACT is bit for bit: methods that verify several rows in a pass need
-// batch-invariant kernels, and follow the distribution up to rounding elsewhere.
+// batch-invariant kernels, and are exact up to rounding elsewhere.
 Contract contract_on(const MethodEntry& entry, Contract contract, bool batch_invariant);
 
 // Offers of `declared`, the deployment's default first: its default_method, else the first method
-// that is EXACT and has settings for `auto`, else autoregressive decoding.
+// that is exact (up to rounding) and has settings for `auto`, else autoregressive decoding.
 std::vector<MethodInfo> offers_of(const DeploymentConfig& config,
                                   const std::vector<DeclaredMethod>& declared,
                                   bool batch_invariant);

@@ -105,7 +105,7 @@ class MethodEntry {
   std::string name;         // as in the protos: "ngram"
   std::string requirement;  // of the deployment, for error messages; empty: only the large model
   // Every row that decides a token runs in a pass of its own, as in autoregressive decoding. Other
-  // methods are EXACT only on batch-invariant devices.
+  // methods are EXACT on batch-invariant devices, and exact up to rounding on others.
   bool single_row_passes = false;
   // It verifies drafts, and so counts MethodStats::accept_lengths and the like.
   bool drafts = false;

@@ -9,6 +9,7 @@ constexpr auto kContractNames = enum_names<Contract>({
     {Contract::kAny, "ANY"},
     {Contract::kLossy, "LOSSY"},
     {Contract::kDistribution, "DISTRIBUTION"},
+    {Contract::kExactUpToRounding, "EXACT_UP_TO_ROUNDING"},
     {Contract::kExact, "EXACT"},
 });
 

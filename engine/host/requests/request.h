@@ -27,9 +27,9 @@ namespace tandem {
 inline constexpr char kAuto[] = "auto";                      // the engine chooses
 inline constexpr char kAutoregressive[] = "autoregressive";  // always offered, always EXACT
 
-// How the output relates to that of the large model alone.
-enum class Contract { kAny, kLossy, kDistribution, kExact };
-const char* contract_name(Contract c);  // "ANY", "LOSSY", "DISTRIBUTION", "EXACT"
+// How the output relates to that of the large model alone. A later one is stricter.
+enum class Contract : uint8_t { kAny, kLossy, kDistribution, kExactUpToRounding, kExact };
+const char* contract_name(Contract c);  // "ANY", .. "EXACT_UP_TO_ROUNDING", "EXACT"
 
 enum class ToolChoice : uint8_t { kAuto, kRequired };
 

@@ -31,6 +31,27 @@ const DeviceTime kSmallTime{
     {{1, 0.0071}, {2, 0.0075}, {4, 0.0081}, {8, 0.0096}, {16, 0.0155}, {32, 0.0285}, {150, 0.126}},
     0.00035};
 
+// The same on two cores with AVX2 only, by bench_step; single rows by decoding alone. A second row
+// costs half of the first.
+const DeviceTime kLargeTimeOfAvx2{{{1, 0.0425},
+                                   {2, 0.0637},
+                                   {4, 0.120},
+                                   {5, 0.142},
+                                   {8, 0.211},
+                                   {16, 0.385},
+                                   {64, 1.43},
+                                   {256, 5.83}},
+                                  0.0005};
+const DeviceTime kSmallTimeOfAvx2{{{1, 0.0165},
+                                   {2, 0.0197},
+                                   {4, 0.037},
+                                   {5, 0.050},
+                                   {8, 0.080},
+                                   {16, 0.159},
+                                   {64, 0.534},
+                                   {256, 2.5}},
+                                  0.00035};
+
 Load load_of(int clients) {
   Load load;
   load.clients = clients;
@@ -129,6 +150,25 @@ TEST(Load, LongPromptsLoseNothing) {
 }
 
 // A small model that is never right, and is sure.
+// Each token of a prompt and each draft costs much here, and answers are short.
+TEST(Load, ExpensiveRowsLoseNothing) {
+  for (const int clients : {1, 2, 4, 8, 16}) {
+    for (const int prompt : {10, 180}) {
+      Load load = load_of(clients);
+      load.prompt = prompt;
+      load.answer = 75;
+      load.copied = 0.1;
+      load.large = kLargeTimeOfAvx2;
+      load.small = kSmallTimeOfAvx2;
+      load.warm = 30;
+      load.measured = 300 + 40 * clients;
+      EXPECT_GE(ratio("expensive rows, prompt " + std::to_string(prompt), clients,
+                      automatic_of(load, 1), autoregressive_of(load)),
+                0.98);
+    }
+  }
+}
+
 TEST(Load, DraftsThatFailCostAtMostTwoPercent) {
   for (const int clients : kClients) {
     Load load = load_of(clients);

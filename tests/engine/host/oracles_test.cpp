@@ -231,6 +231,68 @@ TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
   }
 }
 
+// Kernels that are not batch-invariant, as on CUDA: `auto` drafts, and its tokens are the large
+// model's own up to rounding. In fp64 no two choices of these models are equal up to rounding.
+TEST(RoundingOracles, AutoDraftsAndGivesTheTokensOfAutoregressiveDecoding) {
+  const test::TempDir large, other;
+  test::write_tiny_model(large.path(), 1);
+  test::write_tiny_model(other.path(), 2);
+  EngineConfig config;
+  DeviceConfig& device = config.devices.emplace_back();
+  device.threads = 1;
+  device.memory_bytes = 256 << 20;
+  device.cpu_kernels = CpuKernels::kAten;
+  device.packed_products = true;
+  for (const auto& [name, path] :
+       {std::pair("large", large.path()), std::pair("same", large.path()),
+        std::pair("other", other.path())}) {
+    ModelConfig& model = config.models.emplace_back();
+    model.name = name;
+    model.path = path;
+    model.dtype = DType::kFloat64;
+  }
+  // These models are too small for drafts to pay, so two deployments draft at a fixed pace.
+  config.deployments = {{"same", "large", "same"},
+                        {"other", "large", "other"},
+                        {"default", "large", "same"},
+                        {"alone", "large", ""}};
+  config.deployments[0].default_method = config.deployments[1].default_method = "speculative";
+  const auto engine = make_engine(config);
+  ASSERT_NE(engine, nullptr);
+  const auto send = [&](GenerateRequest r) {
+    auto sink = std::make_shared<Recorder>();
+    engine->submit(std::move(r), sink);
+    return sink;
+  };
+  struct Sent {
+    std::string model;
+    std::shared_ptr<Recorder> drafted, exact;
+  };
+  std::vector<Sent> all;
+  for (uint64_t i = 0; i < 120; ++i) {
+    GenerateRequest r = i % 3 == 0 ? random_request(i) : sampled(i);
+    r.model = config.deployments[i % 4].name;
+    r.method = kAuto;
+    if (i % 2 == 0) r.require_contract = Contract::kExactUpToRounding;
+    Sent& sent = all.emplace_back(Sent{r.model, send(r), nullptr});
+    r.require_contract = Contract::kExact;
+    sent.exact = send(std::move(r));
+  }
+  std::map<std::string, int64_t> accepted;  // by deployment
+  for (const Sent& sent : all) {
+    ASSERT_TRUE(sent.drafted->wait().ok()) << sent.drafted->wait();
+    ASSERT_TRUE(sent.exact->wait().ok()) << sent.exact->wait();
+    EXPECT_EQ(sent.drafted->start().contract, Contract::kExactUpToRounding);
+    EXPECT_EQ(sent.drafted->start().method, sent.model == "alone" ? "ngram" : "speculative");
+    EXPECT_EQ(sent.exact->start().contract, Contract::kExact);
+    EXPECT_EQ(sent.exact->start().method, kAutoregressive);
+    EXPECT_EQ(sent.drafted->ids(), sent.exact->ids()) << sent.model;
+    accepted[sent.model] += sent.drafted->end().stats.small_tokens;
+  }
+  EXPECT_GT(accepted["same"], 50);
+  EXPECT_GT(accepted["other"], 0);
+}
+
 // Models of five and six layers, and workers with one to three layers, on another device queue and
 // on another device.
 EngineConfig pipelines_of(const std::string& directory) {

@@ -24,8 +24,9 @@ std::unique_ptr<HttpEndpoint> endpoint(std::function<std::string()> metrics = []
   return std::string("m 1\n");
 }) {
   auto started = HttpEndpoint::start(
-      "127.0.0.1:0", {std::move(metrics), [] { return HttpResponse{503, "not yet\n"}; },
-                      [] { return HttpResponse{200, "ok\n"}; }});
+      "127.0.0.1:0",
+      {std::move(metrics), [] { return HttpResponse{503, "not yet\n"}; },
+       [] { return HttpResponse{200, "ok\n"}; }, [] { return HttpResponse{200, "g 1\n"}; }});
   EXPECT_TRUE(started.ok()) << started.status();
   return *std::move(started);
 }
@@ -56,6 +57,7 @@ TEST(HttpEndpoint, Answers) {
   EXPECT_THAT(ask(*http, kProbe), EndsWith("\r\n\r\nok\n"));
   EXPECT_THAT(ask(*http, "GET /readyz HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 503 "));
   EXPECT_THAT(ask(*http, "GET /metrics HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\nm 1\n"));
+  EXPECT_THAT(ask(*http, "GET /metrics/gateway HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\ng 1\n"));
   EXPECT_THAT(ask(*http, "HEAD /metrics HTTP/1.1\r\n\r\n"), HasSubstr("Content-Length: 4\r\n"));
   EXPECT_THAT(ask(*http, "HEAD /metrics HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\n"));
   EXPECT_THAT(ask(*http, "GET /else HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
@@ -65,7 +67,8 @@ TEST(HttpEndpoint, Answers) {
 TEST(HttpEndpoint, AnswersOnlyLocalNamesIfAsked) {
   const auto http = HttpEndpoint::start(
       "127.0.0.1:0", {[] { return std::string("m 1\n"); }, [] { return HttpResponse{200, ""}; },
-                      [] { return HttpResponse{200, "ok\n"}; }, /*local_only=*/true});
+                      [] { return HttpResponse{200, "ok\n"}; },
+                      [] { return HttpResponse{200, "g 1\n"}; }, /*local_only=*/true});
   ASSERT_TRUE(http.ok());
   const auto status_of = [&](const std::string& host) {
     return ask(**http, "GET /metrics HTTP/1.1\r\nA: b\r\n" + host + "\r\n").substr(9, 3);

@@ -280,10 +280,10 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
       {"time_limit_seconds: inf", "time_limit_seconds: inf; allowed: (0, 86400]"},
       {"require_contract: 9",
        "require_contract: 9; allowed: CONTRACT_ANY, CONTRACT_LOSSY, CONTRACT_DISTRIBUTION, "
-       "CONTRACT_EXACT"},
+       "CONTRACT_EXACT_UP_TO_ROUNDING, CONTRACT_EXACT"},
       {"require_contract: CONTRACT_UNSPECIFIED",
        "require_contract: 0; allowed: CONTRACT_ANY, CONTRACT_LOSSY, CONTRACT_DISTRIBUTION, "
-       "CONTRACT_EXACT"},
+       "CONTRACT_EXACT_UP_TO_ROUNDING, CONTRACT_EXACT"},
       {"stop_sequences: \"\"", "stop_sequences[0]: 0 bytes; allowed: 1 to 1024 bytes"},
       {"request_id: \"a b\"",
        "request_id: \"a b\"; allowed: at most 128 characters of printable ASCII without spaces"},

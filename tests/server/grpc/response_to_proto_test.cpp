@@ -46,8 +46,8 @@ TEST(ResponseToProto, EveryEnumValueHasItsName) {
 }
 
 TEST(ResponseToProto, EveryContractRoundTrips) {
-  for (const auto contract :
-       {Contract::kAny, Contract::kLossy, Contract::kDistribution, Contract::kExact}) {
+  for (const auto contract : {Contract::kAny, Contract::kLossy, Contract::kDistribution,
+                              Contract::kExactUpToRounding, Contract::kExact}) {
     v1::GenerateRequest request;
     request.set_model("m");
     request.set_text("p");

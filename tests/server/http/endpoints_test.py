@@ -101,11 +101,57 @@ def test_status_pages(api):
     assert call(api, "/health", {}, method="POST")[0] == 405
 
 
+def test_gateway_gauges(api):
+    """One series of each name, on both ports and in the full page."""
+    status, headers, text = call(api, "/metrics/gateway")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    series = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    names = [name.partition("{")[0] for name in series]
+    assert names == [
+        "tandem_num_requests_waiting", "vllm:num_requests_waiting",
+        "tandem_num_requests_running", "vllm:num_requests_running",
+        "tandem_kv_cache_usage", "vllm:kv_cache_usage_perc",
+        "tandem_cache_config_info", "vllm:cache_config_info",
+    ]  # fmt: skip
+    assert all('model_name="' in name for name in series if name.startswith("vllm:"))
+    assert series["tandem_num_requests_waiting"] == series["tandem_num_requests_running"] == "0"
+    assert len(text) < 2000
+    with urllib.request.urlopen(f"http://{api.http}/metrics/gateway", timeout=60) as answer:
+        assert answer.read().decode() == text
+    full = call(api, "/metrics")[2].splitlines()
+    for name in series:
+        assert sum(line.rpartition(" ")[0] == name for line in full) == 1, name
+
+
+def test_request_ids_of_proxies_are_kept(api):
+    body = {"model": "fake", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}
+    for path in ("/v1/chat/completions", "/v1/messages", "/tokenize"):
+        _, headers, _ = call(
+            api,
+            path,
+            body if path != "/tokenize" else {"model": "fake", "content": "x"},
+            X_Request_Id="from-proxy",
+        )
+        assert headers["x-request-id"] == "from-proxy", path
+    _, headers, _ = call(api, "/v1/models", X_Request_Id="listed")
+    assert headers["x-request-id"] == "listed"
+    _, headers, _ = call(
+        api, "/v1/chat/completions", {**body, "model": "none"}, X_Request_Id="wrong"
+    )
+    assert headers["x-request-id"] == "wrong", "errors too"
+    own = {**body, "tandem": {"request_id": "mine"}}
+    _, headers, _ = call(api, "/v1/chat/completions", own, X_Request_Id="from-proxy")
+    assert headers["x-request-id"] == "mine", "the client's field comes first"
+    _, headers, _ = call(api, "/v1/models", X_Request_Id="x" * 200)
+    assert headers["x-request-id"].startswith("req-"), "too long"
+
+
 def test_credentials(guarded):
     for path in ("/health", "/healthz", "/readyz", "/version"):
         assert call(guarded, path)[0] == 200
     status, _, answer = call(guarded, "/metrics", Authorization="Bearer aaaaaaaaaaaaaaaaaaaa")
     assert status == 404, "switched off"
+    assert call(guarded, "/metrics/gateway", Authorization="Bearer aaaaaaaaaaaaaaaaaaaa")[0] == 404
     body = {"model": "fake", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}
     status, _, answer = call(guarded, "/v1/messages", body)
     assert (status, answer["type"], answer["error"]["type"]) == (

@@ -238,6 +238,44 @@ TEST(Collector, ClientsThatAreNamedAndAllOthers) {
   }
 }
 
+// Each name has one series: pickers read the first.
+TEST(Collector, GatewaysReadOneSeriesOfAll) {
+  Metrics metrics;
+  fill(metrics);
+  metrics.series.emplace_back().requests_running.set(5);
+  metrics.requests_waiting.set(4);
+  metrics.requests_tokenizing.set(3);
+  metrics.models[0].page_rows = 16;
+  ModelSeries& replica = metrics.models.emplace_back();
+  replica.model = "code-large";
+  replica.kv_pages_total.set(100);
+  replica.kv_pages_used.set(75);
+  ModelSeries& small = metrics.models.emplace_back();
+  small.model = "code-small";
+  small.kv_pages_total.set(1000);
+  const std::string all = exposition(
+      Given(gateway_families(metrics, {{"code-small", "small"}, {"code-large", "large"}}, "code")));
+  std::string values;
+  std::istringstream lines(all);
+  for (std::string line; std::getline(lines, line);) {
+    if (line[0] != '#') values += line + "\n";
+  }
+  EXPECT_EQ(values,
+            "tandem_num_requests_waiting 7\n"
+            "vllm:num_requests_waiting{model_name=\"code\"} 7\n"
+            "tandem_num_requests_running 7\n"
+            "vllm:num_requests_running{model_name=\"code\"} 7\n"
+            "tandem_kv_cache_usage 0.5\n"
+            "vllm:kv_cache_usage_perc{model_name=\"code\"} 0.5\n"
+            "tandem_cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\"} 1\n"
+            "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\",model_name=\"code\"} "
+            "1\n");
+}
+
+TEST(Collector, GatewaysGetNoFiguresBeforeTheEngine) {
+  EXPECT_EQ(gateway_page(ServerState{ServerConfig()}).status, 503);
+}
+
 TEST(Collector, LostDevices) {
   const std::string all = exposition(Given({device_family({{"cpu:0", false}, {"cuda:1", true}})}));
   EXPECT_THAT(all, testing::HasSubstr("tandem_device_lost{device=\"cpu:0\"} 0\n"

@@ -265,6 +265,8 @@ TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
       HasSubstr("tandem.method: another method; allowed: auto, autoregressive, speculative, bild"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"method":"bild","ngram":{}})"),
               HasSubstr("tandem.method: bild; allowed: ngram"));
+  expect(completion(R"("tandem":{"contract":"exact_up_to_rounding"})").message,
+         R"(model: "m" text: "p" require_contract: CONTRACT_EXACT_UP_TO_ROUNDING)");
   EXPECT_THAT(wrong_completion(R"("tandem":{"contract":"best"})"), HasSubstr("tandem.contract"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"max_new_tokens":3})"),
               HasSubstr("tandem.max_new_tokens: set; allowed: unset; use max_tokens"));

@@ -293,21 +293,21 @@ std::vector<std::vector<float>> logprobs(const Readout& readout) {
   return all;
 }
 
-void expect_row(const std::vector<float>& got, const std::vector<float>& want) {
+void expect_row(const std::vector<float>& got, const std::vector<float>& want, double rounding) {
   if (test_device_keeps_bits()) {
     ASSERT_EQ(got, want);
     return;
   }
   ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-4) << i;
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], rounding) << i;
 }
 
 void expect_rows(const std::vector<std::vector<float>>& got,
-                 const std::vector<std::vector<float>>& want) {
+                 const std::vector<std::vector<float>>& want, double rounding) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t r = 0; r < want.size(); ++r) {
     SCOPED_TRACE(r);
-    expect_row(got[r], want[r]);
+    expect_row(got[r], want[r], rounding);
   }
 }
 

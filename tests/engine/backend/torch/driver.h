@@ -46,6 +46,7 @@ class Driver {
 
   TorchDevice& device() { return *device_; }
   const ModelShape& shape() const { return device_->shape(model_); }
+  GraphCounts graph_counts() const { return device_->graph_counts(model_); }
   ModelId model() const { return model_; }
   int layers() const { return shape().layers; }
 
@@ -112,9 +113,12 @@ Read all_logprobs(RowList rows, int vocab);  // log-softmax of all tokens, and t
 // [rows][vocab] of a readout of all_logprobs, by token.
 std::vector<std::vector<float>> logprobs(const Readout& readout);
 
-// Expects rows of numbers that are as equal as the device promises: bit for bit, or nearly so.
-void expect_row(const std::vector<float>& got, const std::vector<float>& want);
+// Expects rows of numbers that are as equal as the device promises: bit for bit, or up to
+// `rounding`.
+void expect_row(const std::vector<float>& got, const std::vector<float>& want,
+                double rounding = rounding_of(DType::kFloat64));
 void expect_rows(const std::vector<std::vector<float>>& got,
-                 const std::vector<std::vector<float>>& want);
+                 const std::vector<std::vector<float>>& want,
+                 double rounding = rounding_of(DType::kFloat64));
 
 }  // namespace tandem

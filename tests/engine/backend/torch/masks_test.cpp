@@ -103,6 +103,7 @@ TEST_P(MaskRows, EqualTransformers) {
 // rows nor the cache.
 TEST_P(MaskRows, ChangeNoOtherRows) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
+    if (!test_device_holds(dtype)) continue;
     Driver driver = golden_.load(16, dtype);
     const int vocab = driver.shape().vocab_size;
     const auto answers = [&](int masks) {
@@ -122,7 +123,8 @@ TEST_P(MaskRows, ChangeNoOtherRows) {
       driver.release(s);
       return all;
     };
-    EXPECT_EQ(answers(3), answers(0)) << dtype_name(dtype);
+    SCOPED_TRACE(dtype_name(dtype));
+    expect_rows(answers(3), answers(0), rounding_of(dtype));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "engine/backend/torch/open_queue.h"
 #include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/shared.h"
+#include "tests/engine/backend/torch/test_device.h"
 
 namespace tandem {
 namespace {
@@ -64,6 +65,20 @@ TEST(Platforms, TypesOnACpu) {
   EXPECT_EQ(*cpu.kv_type(DType::kAuto, at::kDouble), at::kDouble);
   EXPECT_EQ(cpu.kv_type(DType::kBFloat16, at::kDouble).status().message(),
             "kv_dtype: DTYPE_BF16; allowed: unset with DTYPE_FP64");
+}
+
+// What tests skip on a device that does not have it.
+TEST(Platforms, TestsKnowTheTypesOfTheirDevice) {
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
+    EXPECT_TRUE(holds(cpu_platform(), dtype)) << dtype_name(dtype);
+  }
+  EXPECT_TRUE(holds(cpu_platform(), DType::kFloat32, DType::kBFloat16));
+  EXPECT_FALSE(holds(cpu_platform(), DType::kFloat64, DType::kBFloat16));
+  const auto cuda = find_platform({.kind = DeviceKind::kCuda});
+  if (!cuda.ok()) return;
+  EXPECT_TRUE(holds(**cuda, DType::kBFloat16));
+  EXPECT_FALSE(holds(**cuda, DType::kInt8));
+  EXPECT_FALSE(holds(**cuda, DType::kFloat32, DType::kBFloat16));
 }
 
 TEST(Platforms, TypesOnCuda) {

@@ -56,9 +56,10 @@ void append(std::vector<float>& said, const Readout& readout) {
 // Three sequences that decode together, which makes four rows: read by answers, as logits, by
 // answers of few tokens, and the first alone; and one of them with three rows of which the last is
 // read. Between the turns a prompt is read whole, for which buffers move.
+// counts: set to what became of the steps.
 std::vector<float> decoded(
     const std::shared_ptr<TorchShared>& shared,
-    const std::function<void(int turn)>& before = [](int) {}) {
+    const std::function<void(int turn)>& before = [](int) {}, GraphCounts* counts = nullptr) {
   std::vector<float> said;
   Driver d(tiny(), shared, 0, kSize);
   std::vector<Sequence> s;
@@ -89,6 +90,7 @@ std::vector<float> decoded(
       append(said, d.run(other, prompt.reading(rows_from(0, 20))));
     }
   }
+  if (counts != nullptr) *counts = d.graph_counts();
   return said;
 }
 
@@ -140,18 +142,25 @@ TEST_F(StepGraph, ReplaysGiveTheAnswersOfLaunches) {
       captured.push_back(calls(devices, QueueCall::kCapture));
       replayed.push_back(calls(devices, QueueCall::kReplay));
     };
-    EXPECT_EQ(decoded(shared_of(devices), count), expected());
+    GraphCounts counts;
+    EXPECT_EQ(decoded(shared_of(devices), count, &counts), expected());
     count(0);
     EXPECT_EQ(devices.fault(), "");
     EXPECT_EQ(captured.back(), 5);
     EXPECT_EQ(replayed, (std::vector<int>{0, 0, 5, 10, 10}));
+    EXPECT_EQ(counts.captured, 5);
+    EXPECT_EQ(counts.replayed, 10);
+    EXPECT_EQ(counts.refused, 0);
+    EXPECT_EQ(counts.reason, "");
   }
 }
 
 TEST_F(StepGraph, AreNotMadeIfSwitchedOff) {
   test_device_graphs = false;
   LazyDevices devices({});
-  EXPECT_EQ(decoded(shared_of(devices)), expected());
+  GraphCounts counts;
+  EXPECT_EQ(decoded(shared_of(devices), [](int) {}, &counts), expected());
+  EXPECT_EQ(counts.launched, 0) << "as graphs' steps";
   EXPECT_EQ(calls(devices, QueueCall::kCapture), 0);
   EXPECT_EQ(calls(devices, QueueCall::kReplay), 0);
 }
@@ -210,8 +219,13 @@ TEST_F(StepGraph, WhatADeviceDoesNotCaptureIsLaunched) {
   devices.fail(QueueCall::kCapture, 0, [] { throw std::runtime_error("not while capturing"); });
   static_cast<void>(expected());
   testing::internal::CaptureStderr();
-  const std::vector<float> got = decoded(shared_of(devices));
+  GraphCounts counts;
+  const std::vector<float> got = decoded(shared_of(devices), [](int) {}, &counts);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("not while capturing"));
+  EXPECT_EQ(counts.captured, 4);
+  EXPECT_EQ(counts.refused, 1);
+  EXPECT_EQ(counts.replayed, 8);
+  EXPECT_THAT(counts.reason, testing::HasSubstr("not while capturing"));
   EXPECT_EQ(got, expected());
   EXPECT_EQ(calls(devices, QueueCall::kCapture), 5);
   EXPECT_EQ(calls(devices, QueueCall::kReplay), 8) << "of the four other shapes";

@@ -336,20 +336,32 @@ TEST_F(Plans, WithoutBatchInvarianceOnlySingleRowPassesAreExact) {
   const Deployment d = deployment(true, config);
   for (const MethodInfo& offer : d.methods) {
     const bool alone = offer.method == kAutoregressive;
-    EXPECT_EQ(offer.greedy, alone ? Contract::kExact : Contract::kDistribution) << offer.method;
+    EXPECT_EQ(offer.greedy, alone ? Contract::kExact : Contract::kExactUpToRounding)
+        << offer.method;
   }
   EXPECT_EQ(d.offers("bild")->sampled, Contract::kLossy);
-  EXPECT_EQ(plan_method(d, speculative({}), true, 1)->contract, Contract::kDistribution);
+  EXPECT_EQ(plan_method(d, speculative({}), true, 1)->contract, Contract::kExactUpToRounding);
+  const GenerateRequest by_ratio = speculative({{"acceptance", "ACCEPTANCE_RATIO"}});
+  EXPECT_EQ(plan_method(d, by_ratio, false, 1)->contract, Contract::kDistribution);
 
   GenerateRequest request = bild({});
-  request.require_contract = Contract::kDistribution;
-  EXPECT_TRUE(plan_method(d, request, true, 1).ok());
+  for (const Contract met : {Contract::kDistribution, Contract::kExactUpToRounding}) {
+    request.require_contract = met;
+    EXPECT_TRUE(plan_method(d, request, true, 1).ok()) << contract_name(met);
+  }
   request.require_contract = Contract::kExact;
   const auto refused = plan_method(d, request, true, 1);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(message(refused.status()),
             "require_contract: EXACT; bild on cpu:0, which is not batch-invariant, "
-            "gives DISTRIBUTION; needed: method autoregressive");
+            "gives EXACT_UP_TO_ROUNDING; needed: method autoregressive");
+  // Rounding is not among what parameters change.
+  request = by_ratio;
+  request.require_contract = Contract::kExactUpToRounding;
+  EXPECT_EQ(message(plan_method(d, request, false, 1).status()),
+            "require_contract: EXACT_UP_TO_ROUNDING; speculative with a temperature above 0 gives "
+            "DISTRIBUTION; needed: temperature 0, or speculative.acceptance ACCEPTANCE_MATCH, or "
+            "method autoregressive, or method ngram");
   request = asking(kAuto);
   request.require_contract = Contract::kExact;
   EXPECT_EQ(plan_method(d, request, true, 1)->method, kAutoregressive);
@@ -452,9 +464,30 @@ TEST_F(Plans, WithoutADefaultAutoIsTheFirstExactMethodThatDrafts) {
   GenerateRequest searching;
   searching.beam = {{"width", 4}};
   EXPECT_EQ(plan_method(deployment(true), searching, true, 1)->method, kAutoregressive);
+}
+
+// As on CUDA.
+TEST_F(Plans, AutoDraftsWithoutBatchInvarianceUnlessTheRequestRequiresExact) {
   large_.shape.batch_invariant = false;
-  EXPECT_EQ(chosen(deployment(true)), kAutoregressive);
-  EXPECT_EQ(deployment(true).methods.front().method, kAutoregressive);
+  for (const bool greedy : {true, false}) {
+    for (const bool with_small : {true, false}) {
+      const Deployment d = deployment(with_small);
+      const std::string drafting = with_small ? "speculative" : "ngram";
+      EXPECT_EQ(d.methods.front().method, drafting);
+      GenerateRequest request = asking(kAuto);
+      for (const Contract met :
+           {Contract::kAny, Contract::kDistribution, Contract::kExactUpToRounding}) {
+        request.require_contract = met;
+        const auto plan = plan_method(d, request, greedy, 1);
+        EXPECT_EQ(plan->method, drafting) << contract_name(met);
+        EXPECT_EQ(plan->contract, Contract::kExactUpToRounding) << contract_name(met);
+      }
+      request.require_contract = Contract::kExact;
+      const auto exact = plan_method(d, request, greedy, 1);
+      EXPECT_EQ(exact->method, kAutoregressive);
+      EXPECT_EQ(exact->contract, Contract::kExact);
+    }
+  }
 }
 
 TEST_F(Plans, AutoAvoidsASmallModelThatWouldShortenTheAnswer) {
