@@ -9,7 +9,8 @@
 
 namespace tandem {
 
-// Not normalized. REQUIRES: `out` outlives the task.
-Task<void> embed(Gen g, Pooling pooling, std::vector<double>* out);
+// Not normalized. `see`: kAll for a bidirectional model, whose pass is never divided.
+// REQUIRES: `out` outlives the task.
+Task<void> embed(Gen g, Pooling pooling, See see, std::vector<double>* out);
 
 }  // namespace tandem

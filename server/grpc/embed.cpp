@@ -48,22 +48,24 @@ absl::Status check_embed(const v1::EmbedRequest& request, absl::string_view inpu
 int64_t answer_bytes(const v1::EmbedRequest& request, const Engine& engine) {
   const absl::StatusOr<DeploymentInfo> deployment = engine.deployment(request.model());
   if (!deployment.ok()) return 0;
-  const int width = deployment->models.front().hidden_size;
+  const int width = deployment->embedding_width;
   const int values = request.has_dimensions() ? std::min(request.dimensions(), width) : width;
   return int64_t{request.inputs_size()} * values * static_cast<int64_t>(sizeof(float));
 }
 
 std::shared_ptr<Embed> Embed::start(v1::EmbedRequest request, const CallInfo& info,
-                                    Embedder embedder, Done done, std::string inputs) {
-  const std::shared_ptr<Embed> embed(
-      new Embed(std::move(request), info, std::move(embedder), std::move(done), std::move(inputs)));
+                                    Embedder embedder, std::shared_ptr<OpenCall> open, Done done,
+                                    std::string inputs) {
+  const std::shared_ptr<Embed> embed(new Embed(std::move(request), info, std::move(embedder),
+                                               std::move(open), std::move(done),
+                                               std::move(inputs)));
   const int first = std::min(kConcurrent, embed->request_.inputs_size());
   for (int i = 0; i < first; ++i) embed->submit_next();
   return embed;
 }
 
-Embed::Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder, Done done,
-             std::string inputs)
+Embed::Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder,
+             std::shared_ptr<OpenCall> open, Done done, std::string inputs)
     : request_(std::move(request)),
       inputs_(std::move(inputs)),
       client_(info.client),
@@ -71,7 +73,10 @@ Embed::Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder, 
       request_id_(info.request_id),
       deadline_(info.deadline),
       embedder_(std::move(embedder)),
-      done_(std::move(done)),
+      done_([open = std::move(open), done = std::move(done)](auto response) mutable {
+        open.reset();
+        done(std::move(response));
+      }),
       missing_(request_.inputs_size()),
       running_(static_cast<size_t>(request_.inputs_size())) {
   response_.set_request_id(request_id_);
@@ -94,6 +99,7 @@ void Embed::submit_next() {
   one.host = host_;
   one.deadline = deadline_;
   one.priority = request_.priority();
+  one.part_of_call = true;
   const v1::EmbedInput& from = request_.inputs(input);
   if (from.has_token_ids()) {
     one.prompt = std::vector<Token>(from.token_ids().ids().begin(), from.token_ids().ids().end());

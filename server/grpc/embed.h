@@ -34,17 +34,19 @@ class Embed : public std::enable_shared_from_this<Embed> {
  public:
   using Done = std::function<void(absl::StatusOr<v1::EmbedResponse>)>;
 
-  // REQUIRES: check_embed(request) is OK. `done` is called once, possibly within start(). The first
-  // error of an input ends the call and cancels the others.
+  // REQUIRES: check_embed(request) is OK. `open` is released before `done` is called. `done` is
+  // called once, possibly within start(). The first error of an input ends the call and cancels
+  // the others.
   static std::shared_ptr<Embed> start(v1::EmbedRequest request, const CallInfo& info,
-                                      Embedder embedder, Done done, std::string inputs = "inputs");
+                                      Embedder embedder, std::shared_ptr<OpenCall> open, Done done,
+                                      std::string inputs = "inputs");
 
   // Ends it with CANCELLED.
   void cancel();
 
  private:
-  Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder, Done done,
-        std::string inputs);
+  Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder,
+        std::shared_ptr<OpenCall> open, Done done, std::string inputs);
 
   void submit_next();
   void embedded(int input, const absl::StatusOr<EmbedResult>& result);

@@ -146,12 +146,16 @@ absl::Status start_rerank(const Call& call, ServerState& state, const grpc::Byte
   TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
   TANDEM_RETURN_IF_ERROR(check_rerank(message));
   call->summary.reached_engine = true;
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<OpenCall> open_call,
+                          engine->open_call(message.model(), call->info.client));
   const RerankScorer scorer = scorer_of(engine, message.model());
-  const auto rerank = Rerank::start(
-      std::move(message), call->info, scorer, [call](absl::StatusOr<v1::RerankResponse> response) {
-        if (!response.ok()) return call->fail(classify_cancellation(response.status(), call->info));
-        call->finish(*response);
-      });
+  const auto rerank =
+      Rerank::start(std::move(message), call->info, scorer, std::move(open_call),
+                    [call](absl::StatusOr<v1::RerankResponse> response) {
+                      if (!response.ok())
+                        return call->fail(classify_cancellation(response.status(), call->info));
+                      call->finish(*response);
+                    });
   call->on_cancel([rerank] { rerank->cancel(); });
   return absl::OkStatus();
 }
@@ -163,8 +167,10 @@ absl::Status start_embed(const Call& call, ServerState& state, const grpc::ByteB
   TANDEM_RETURN_IF_ERROR(check_embed(message));
   TANDEM_RETURN_IF_ERROR(call->hold_answer(static_cast<size_t>(answer_bytes(message, *engine))));
   call->summary.reached_engine = true;
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<OpenCall> open_call,
+                          engine->open_call(message.model(), call->info.client));
   const auto embed =
-      Embed::start(std::move(message), call->info, embedder_of(engine),
+      Embed::start(std::move(message), call->info, embedder_of(engine), std::move(open_call),
                    [call](absl::StatusOr<v1::EmbedResponse> response) {
                      if (!response.ok())
                        return call->fail(classify_cancellation(response.status(), call->info));

@@ -148,8 +148,10 @@ absl::Status TokenCall::embed() {
     if (!response.ok()) return call->end(response.status());
     call->end(openai::embeddings_json(*response, model, base64));
   };
-  const auto embed =
-      Embed::start(std::move(message), record_.info, embedder_of(engine_), done, kInput);
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<OpenCall> open,
+                          engine_->open_call(message.model(), record_.info.client));
+  const auto embed = Embed::start(std::move(message), record_.info, embedder_of(engine_),
+                                  std::move(open), done, kInput);
   attach([embed] { embed->cancel(); });
   return absl::OkStatus();
 }
@@ -158,6 +160,10 @@ absl::Status TokenCall::rerank() {
   TANDEM_ASSIGN_OR_RETURN(v1::RerankRequest message, openai::rerank_from(exchange_->message.body));
   TANDEM_RETURN_IF_ERROR(find_model(message.mutable_model()));
   TANDEM_RETURN_IF_ERROR(check_rerank(message));
+  if (message.return_documents()) {  // the answer has them, and its JSON
+    const auto bytes = static_cast<int64_t>(exchange_->message.body.size());
+    TANDEM_RETURN_IF_ERROR(exchange_->charge.try_resize(exchange_->charge.bytes() + 2 * bytes));
+  }
   record_.summary.reached_engine = true;
   const auto done =
       [call = shared_from_this(), model = message.model(),
@@ -165,8 +171,11 @@ absl::Status TokenCall::rerank() {
         if (!response.ok()) return call->end(response.status());
         call->end(openai::rerank_json(*response, model, documents));
       };
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<OpenCall> open,
+                          engine_->open_call(message.model(), record_.info.client));
   const RerankScorer scorer = scorer_of(engine_, message.model());
-  const auto rerank = Rerank::start(std::move(message), record_.info, scorer, done);
+  const auto rerank =
+      Rerank::start(std::move(message), record_.info, scorer, std::move(open), done);
   attach([rerank] { rerank->cancel(); });
   return absl::OkStatus();
 }

@@ -275,7 +275,7 @@ constexpr FieldRow kRows[] = {
     {"encoding_format", kEmbeddings, kCode, "", kOpenAi,
      "`float`, or `base64`: little-endian 32-bit floats."},
     {"dimensions", kEmbeddings, kCode, "", kOpenAi,
-     "The first dimensions only, normalized again. Up to the hidden size of the model."},
+     "The first dimensions only, normalized again. Up to the width of its embeddings."},
     {"user", kEmbeddings, kIgnore, "", kOpenAi, "Clients are identified by their bearer tokens."},
     {"normalize", kEmbeddings, kCode, "", kVllm,
      "Length 1. Unset: as `modules.json` of the model says, else `true`."},

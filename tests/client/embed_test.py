@@ -1,4 +1,4 @@
-"""Embeddings against Transformers, by gRPC and by OpenAI's client: random models of three families."""
+"""Embeddings against Transformers, by gRPC and by OpenAI's client: random models of four families."""
 
 import base64
 import json
@@ -32,8 +32,48 @@ MODELS = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM, "lasttoken"),
     "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM, "mean_tokens"),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM, "cls_token"),
+    "embeddinggemma": (transformers.Gemma3TextConfig, transformers.Gemma3TextModel, "mean_tokens"),
 }
+# Files of the base model have no output matrix, so such models only embed.
+BASE = "embeddinggemma"
+MORE = {
+    BASE: {
+        "use_bidirectional_attention": True,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    }
+}
+# Modules behind the pooling: output width, bias, activation.
+DENSE = {BASE: [(96, False, torch.nn.Identity()), (48, True, torch.nn.Tanh())]}
+STEP_ROWS = 400
 PROMPTS = {"query": "Instruct: find code\nQuery:", "document": ""}
+
+
+def save_modules(folder, dense):
+    """modules.json and the Dense modules, as Sentence Transformers writes them."""
+    kinds = ["models.Transformer", "models.Pooling", *["models.Dense"] * len(dense)]
+    kinds.append("models.Normalize")
+    paths = ["", "1_Pooling", *(f"{i}_Dense" for i in range(2, 2 + len(dense))), "4_Normalize"]
+    width = WIDTH
+    for path, (out, bias, activation) in zip(paths[2:-1], dense, strict=True):
+        (folder / path).mkdir()
+        kind = type(activation)
+        text = {
+            "in_features": width,
+            "out_features": out,
+            "bias": bias,
+            "activation_function": f"{kind.__module__}.{kind.__name__}",
+        }
+        (folder / path / "config.json").write_text(json.dumps(text))
+        linear = torch.nn.Linear(width, out, bias)
+        tensors = {f"linear.{name}": t.detach() for name, t in linear.named_parameters()}
+        safetensors.save_file(tensors, folder / path / "model.safetensors")
+        width = out
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+        for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
 
 
 def save(folder, family):
@@ -44,7 +84,10 @@ def save(folder, family):
     size = 1 + max(max(words["model"]["vocab"].values()), *(t["id"] for t in words["added_tokens"]))
     config, model, pooling = MODELS[family]
     torch.manual_seed(1)
-    model(config(vocab_size=size, tie_word_embeddings=True, **SIZES)).eval().save_pretrained(folder)
+    sizes = {**SIZES, **MORE.get(family, {})}
+    model(config(vocab_size=size, tie_word_embeddings=True, **sizes)).eval().save_pretrained(folder)
+    if family in DENSE:
+        save_modules(folder, DENSE[family])
     if family == "qwen3":  # the names of the base model, as in Qwen3-Embedding
         path = folder / "model.safetensors"
         tensors = safetensors.load_file(path)
@@ -74,7 +117,7 @@ def server(start_server, folders):
         f'deployments {{ name: "{family}" large: "{family}" }}\n'
         for family, folder in folders.items()
     )
-    return start_server(models, "--openai=127.0.0.1:0")
+    return start_server(models + f"limits {{ step_rows: {STEP_ROWS} }}", "--openai=127.0.0.1:0")
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +143,14 @@ def tokenizer(folders):
 def expected(folder, family, ids):
     model = MODELS[family][1].from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
-        rows = model.model(torch.tensor([ids])).last_hidden_state[0].double()
+        body = model if family == BASE else model.model
+        rows = body(torch.tensor([ids])).last_hidden_state[0].double()
     pooling = MODELS[family][2]
     state = {"lasttoken": rows[-1], "mean_tokens": rows.mean(0), "cls_token": rows[0]}[pooling]
+    for i, (_, _, activation) in enumerate(DENSE.get(family, []), 2):
+        tensors = safetensors.load_file(folder / f"{i}_Dense/model.safetensors")
+        state = tensors["linear.weight"].double() @ state
+        state = activation(state + tensors.get("linear.bias", torch.zeros(1)).double())
     return state
 
 
@@ -113,7 +161,7 @@ def unit(vector):
 def test_the_tokenizer_splits_the_texts(tokenizer):
     """The last text is longer than a chunk of 256 rows, so its mean is made of several."""
     lengths = [len(tokenizer.encode(text)) for text in TEXTS]
-    assert min(lengths) > 1 and 180 < max(lengths) < 512
+    assert min(lengths) > 1 and 180 < max(lengths) < STEP_ROWS
 
 
 @pytest.mark.parametrize("family", MODELS)
@@ -179,6 +227,35 @@ def test_embeddings_share_batches_with_answers(client):
     assert client.embed("llama", TEXTS[3])[0] == pytest.approx(first[0], abs=1e-6)
 
 
+def test_models_that_only_embed(client, http, tandem_client):
+    for call in (
+        lambda: client.complete(BASE, "x", max_new_tokens=1),
+        lambda: client.score(BASE, "x", "y"),
+    ):
+        with pytest.raises(
+            tandem_client.TandemError, match="is bidirectional; offered: Embed"
+        ) as error:
+            call()
+        assert error.value.status == "FAILED_PRECONDITION"
+    with pytest.raises(openai.BadRequestError, match="offered: Embed"):
+        http.completions.create(model=BASE, prompt="x", max_tokens=1)
+    # Its pass is never divided.
+    allowed = rf"allowed: at most {STEP_ROWS} \(limits.step_rows\)"
+    with pytest.raises(tandem_client.TandemError, match=allowed):
+        client.embed(BASE, [[5] * (STEP_ROWS + 1)])
+    assert len(client.embed(BASE, [[5] * STEP_ROWS])[0]) == DENSE[BASE][-1][0]
+    with pytest.raises(tandem_client.TandemError, match="dimensions: 49; allowed: 1 to 48"):
+        client.embed(BASE, "x", dimensions=49)
+
+
+def test_bidirectional_rows_see_what_follows(client):
+    first, other = client.embed(BASE, [[5, 6, 7], [5, 6, 8]], normalize=False)
+    assert first != pytest.approx(other, abs=CLOSE)
+    # The pooling of `llama` is the first row, which is causal.
+    first, other = client.embed("llama", [[5, 6, 7], [5, 6, 8]], normalize=False)
+    assert first == pytest.approx(other, abs=1e-6)
+
+
 def test_errors(client, http, tandem_client):
     for options, field in (
         ({"dimensions": WIDTH + 1}, "dimensions"),
@@ -198,5 +275,7 @@ def test_errors(client, http, tandem_client):
     with pytest.raises(openai.BadRequestError) as refused:
         http.embeddings.create(model="qwen3", input="")
     assert refused.value.param.startswith("input")
+    with pytest.raises(openai.BadRequestError, match="at most 512"):
+        http.embeddings.create(model="qwen3", input="x = 3\n" * 400)
     with pytest.raises(openai.NotFoundError):
         http.embeddings.create(model="other", input="a")

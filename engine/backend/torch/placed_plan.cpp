@@ -60,6 +60,10 @@ RowView PlacedPlan::place(const RowColumns& c, int page_rows, const int32_t* ext
   v.extra_begin = staging_.place(c.extra_begin);
   v.extra_end = staging_.place(c.extra_end);
   v.prompts = staging_.place(c.prompts);
+  if (!c.near_first.empty()) {
+    v.near_first = staging_.place(c.near_first);
+    v.near_end = staging_.place(c.near_end);
+  }
   v.extra = extra;
   v.pages = pages;
   v.most_keys = c.most_keys();

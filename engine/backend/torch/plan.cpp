@@ -82,8 +82,8 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of, cached_of);
     if (!item.status.ok()) continue;
     add_rows(work, shape, pool);
-    if (shape.encodes) {
-      see_all(work);
+    if (shape.encodes || shape.bidirectional) {
+      see_all(work, shape.local_window);
     } else {
       add_visibility(work, shape);
     }
@@ -123,20 +123,26 @@ void Plan::mark_replaced() {
   }
 }
 
-// Checks that an encoder's pass is whole, and that a pass with cross-attention names its memory.
+// Checks that a pass that sees all of its rows is whole, and that a pass with cross-attention names
+// its memory.
 absl::Status Plan::check_memory(const Work& work, const ModelShape& shape,
                                 const MemoryOf& memory_of) {
   const Pass& pass = *work.pass;
-  if ((pass.see == See::kAll) != shape.encodes) {
+  const bool sees_all = shape.encodes || shape.bidirectional;
+  if ((pass.see == See::kAll) != sees_all) {
     return absl::InvalidArgumentError(
-        absl::StrCat("pass that sees ", shape.encodes ? "rows before its own" : "all of its rows",
-                     "; allowed: ", shape.encodes ? "all (" : "those before (", shape.name,
-                     shape.encodes ? " is an encoder)" : " is a decoder)"));
+        absl::StrCat("pass that sees ", sees_all ? "rows before its own" : "all of its rows",
+                     "; allowed: ", sees_all ? "all (" : "those before (", shape.name,
+                     shape.encodes ? " is an encoder)"
+                     : sees_all    ? " is bidirectional)"
+                                   : " is a decoder)"));
   }
   const bool whole = work.rows_before() == 0 && work.first == 0 && work.to == shape.layers &&
                      static_cast<size_t>(work.count) == pass.add.size();
-  if (shape.encodes && !whole)
-    return out_of_bounds("rows of an encoder's pass", work.count, work.to);
+  if (sees_all && !whole) {
+    return out_of_bounds(shape.encodes ? "rows of an encoder's pass" : "rows of a pass", work.count,
+                         work.to);
+  }
   const bool reads = pass.memory.valid() || work.memory_rows > 0;
   if (reads != shape.reads_memory) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -387,11 +393,17 @@ void Plan::add_visibility(const Work& work, const ModelShape& shape) {
   }
 }
 
-// Every row sees all rows of the pass, which are the first of the cache.
-void Plan::see_all(const Work& work) {
-  for (int j = 0; j < work.run_rows(); ++j) {
+// Every row sees all rows of the pass, which are the first of the cache; in layers with a window
+// (0: none) those that are fewer rows away.
+void Plan::see_all(const Work& work, int window) {
+  const int n = work.run_rows();
+  for (int j = 0; j < n; ++j) {
     columns.first_key.push_back(0);
-    columns.dense_end.push_back(work.run_rows());
+    columns.dense_end.push_back(n);
+    if (window > 0) {
+      columns.near_first.push_back(std::max(0, j - window + 1));
+      columns.near_end.push_back(std::min(n, j + window));
+    }
     columns.extra_begin.push_back(static_cast<int32_t>(extra.size()));
     columns.extra_end.push_back(static_cast<int32_t>(extra.size()));
     columns.prompts.push_back(0);
@@ -512,7 +524,7 @@ void Plan::cut_segments() {
 size_t Plan::array_bytes() const {
   constexpr size_t kAlign = 16;  // bytes that alignment may cost per array
   const auto columns_bytes = [](const RowColumns& c) {
-    return static_cast<size_t>(c.rows()) * (9 * sizeof(int32_t) + sizeof(int64_t)) + 10 * kAlign;
+    return static_cast<size_t>(c.rows()) * (11 * sizeof(int32_t) + sizeof(int64_t)) + 12 * kAlign;
   };
   const auto copies_bytes = [](const RowCopies& c) {
     return c.from.size() * 2 * sizeof(int64_t) + 2 * kAlign;

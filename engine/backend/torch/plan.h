@@ -150,7 +150,7 @@ class Plan {
   void mark_replaced();
   void add_rows(const Work& work, const ModelShape& shape, const PoolSize& pool);
   void add_visibility(const Work& work, const ModelShape& shape);
-  void see_all(const Work& work);
+  void see_all(const Work& work, int window);
   void add_memory(const Work& work);
   void add_frontier(const Work& work, const PoolSize& pool);
   void add_reads(const Work& work, Item& item);

@@ -49,14 +49,16 @@ void EmbedListener::on_end(const SequenceEnd& end) {
 
 absl::StatusOr<EmbedResult> EmbedListener::result() const {
   EmbedResult result;
+  std::vector<double> state = pooled_;
+  for (const DenseLayer& dense : request_.settings->dense) state = dense.of(state);
   double squares = 0;
-  for (size_t i = 0; i < request_.dimensions; ++i) squares += pooled_[i] * pooled_[i];
+  for (size_t i = 0; i < request_.dimensions; ++i) squares += state[i] * state[i];
   if (request_.normalize && squares == 0) {
     return absl::InternalError("the embedding is zero, which has no direction");
   }
   const double scale = request_.normalize ? 1 / std::sqrt(squares) : 1;
   for (size_t i = 0; i < request_.dimensions; ++i) {
-    result.values.push_back(static_cast<float>(pooled_[i] * scale));
+    result.values.push_back(static_cast<float>(state[i] * scale));
   }
   result.usage.prompt_tokens = static_cast<int64_t>(request_.tokens.size());
   return result;

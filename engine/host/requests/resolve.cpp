@@ -120,6 +120,16 @@ absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_answer_constraint(
   return resolved;
 }
 
+absl::Status check_generates(const Deployment& deployment, absl::string_view call) {
+  const ModelShape& shape = deployment.large->shape;
+  if (!shape.embeds_only) return absl::OkStatus();
+  return with_reason(
+      absl::FailedPreconditionError(absl::StrCat(
+          call, ": model \"", deployment.name, "\" ",
+          shape.bidirectional ? "is bidirectional" : "has no output matrix", "; offered: Embed")),
+      "METHOD_NOT_OFFERED");
+}
+
 // The text before the input. Token ids have none.
 absl::StatusOr<std::string> prefix_of(const EmbeddingSettings& settings,
                                       const EmbedRequest& request) {
@@ -147,6 +157,7 @@ absl::StatusOr<std::string> prefix_of(const EmbeddingSettings& settings,
 
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
                                  uint64_t fresh_seed) {
+  TANDEM_RETURN_IF_ERROR(check_generates(deployment, "generate"));
   Resolved resolved;
   SequenceSpec& spec = resolved.spec;
   const Writer writer = writer_of(deployment, request);
@@ -212,6 +223,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
 }
 
 absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreRequest& request) {
+  TANDEM_RETURN_IF_ERROR(check_generates(deployment, "score"));
   ResolvedScore resolved;
   if (deployment.large->encoder != nullptr) {
     return absl::FailedPreconditionError(
@@ -251,9 +263,9 @@ absl::StatusOr<ResolvedEmbed> resolve(const Deployment& deployment, const EmbedR
   }
   Violations wrong;
   ResolvedEmbed resolved;
-  resolved.pooling = model.embedding.pooling;
+  resolved.settings = &model.embedding;
   resolved.normalize = request.normalize.value_or(model.embedding.normalize);
-  const auto width = static_cast<int64_t>(model.shape.hidden_size);
+  const auto width = static_cast<int64_t>(model.embedding.width(model.shape.hidden_size));
   if (request.dimensions < 0 || request.dimensions > width) {
     wrong.add(out_of_range("dimensions", request.dimensions, absl::StrCat("1 to ", width)));
   }
@@ -268,10 +280,14 @@ absl::StatusOr<ResolvedEmbed> resolve(const Deployment& deployment, const EmbedR
   TANDEM_ASSIGN_OR_RETURN(resolved.tokens,
                           tokenize(deployment, prompt, request.add_special_tokens));
   const auto n = static_cast<int64_t>(resolved.tokens.size());
-  if (n > deployment.context_length) {
-    return with_reason(out_of_range("input", absl::StrCat(n, " tokens"),
-                                    absl::StrCat("at most ", deployment.context_length)),
-                       "CONTEXT_LENGTH_EXCEEDED");
+  // The pass of a bidirectional model is never divided.
+  const bool whole = model.shape.bidirectional && deployment.step_rows < deployment.context_length;
+  const int64_t most = whole ? deployment.step_rows : deployment.context_length;
+  if (n > most) {
+    return with_reason(
+        out_of_range("input", absl::StrCat(n, " tokens"),
+                     absl::StrCat("at most ", most, whole ? " (limits.step_rows)" : "")),
+        "CONTEXT_LENGTH_EXCEEDED");
   }
   return resolved;
 }

@@ -46,7 +46,7 @@ absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreR
 // The tokens to embed.
 struct ResolvedEmbed {
   std::vector<Token> tokens;
-  Pooling pooling = Pooling::kLast;
+  const EmbeddingSettings* settings = nullptr;  // the model's, which outlive the request
   bool normalize = true;
   size_t dimensions = 0;  // of the result
 };

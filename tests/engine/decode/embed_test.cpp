@@ -43,7 +43,9 @@ TEST(Embed, IsTheMeanOfTheStatesOfItsRows) {
       std::vector<double> got;
       SequenceSpec spec = box.spec(tokens, 0);
       spec.prefix_cache = false;
-      spec.method = [pooling = pooling, &got](Gen g) { return embed(g, pooling, &got); };
+      spec.method = [pooling = pooling, &got](Gen g) {
+        return embed(g, pooling, See::kCausal, &got);
+      };
       const auto r = box.submit(std::move(spec));
       box.pump();
       ASSERT_TRUE(r->ok());

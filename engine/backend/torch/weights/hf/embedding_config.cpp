@@ -2,9 +2,13 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/backend/torch/weights/checkpoint.h"
+#include "engine/backend/torch/weights/convert.h"
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/backend/torch/weights/mapped_file.h"
@@ -14,6 +18,10 @@ namespace tandem {
 namespace {
 
 using nlohmann::json;
+
+constexpr int64_t kMaxWidth = 1 << 20;
+constexpr char kTanh[] = "torch.nn.modules.activation.Tanh";
+constexpr char kIdentity[] = "torch.nn.modules.linear.Identity";
 
 struct Mode {
   const char* field;  // of 1_Pooling/config.json
@@ -56,6 +64,54 @@ absl::Status read_pooling(const std::string& text, const std::string& path,
   return out_of_range(absl::StrCat(path, ": pooling modes that are true"), modes, "1");
 }
 
+// A Dense module: config.json and model.safetensors in `folder`.
+absl::StatusOr<DenseLayer> load_dense(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/config.json");
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, read_small_file(path, kMaxConfigBytes));
+  TANDEM_ASSIGN_OR_RETURN(const json object, parse_json_object(text, path));
+  JsonFields fields(object, absl::StrCat(path, ": "));
+  DenseLayer dense;
+  dense.in = static_cast<int>(fields.integer("in_features", std::nullopt, 1, kMaxWidth));
+  dense.out = static_cast<int>(fields.integer("out_features", std::nullopt, 1, kMaxWidth));
+  const bool bias = fields.boolean("bias", true);
+  const std::string activation = fields.text("activation_function", kTanh);
+  dense.tanh = activation == kTanh;
+  if (!dense.tanh && activation != kIdentity) {
+    fields.refuse("activation_function", absl::StrCat(kTanh, ", ", kIdentity));
+  }
+  TANDEM_RETURN_IF_ERROR(fields.status());
+  TANDEM_ASSIGN_OR_RETURN(const Checkpoint file,
+                          Checkpoint::open_file(folder, "model.safetensors"));
+  const auto read = [&](const char* name, std::vector<int64_t> shape,
+                        std::vector<float>* out) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const TensorView* const tensor, file.require(name, shape));
+    out->resize(static_cast<size_t>(tensor->elements()));
+    return to_float(*tensor, 0, *out);
+  };
+  TANDEM_RETURN_IF_ERROR(read("linear.weight", {dense.out, dense.in}, &dense.weight));
+  if (bias) TANDEM_RETURN_IF_ERROR(read("linear.bias", {dense.out}, &dense.bias));
+  return dense;
+}
+
+absl::Status add_dense(const json& module, const std::string& directory, const std::string& path,
+                       EmbeddingSettings* settings) {
+  const json folder = module.value("path", json());
+  const std::string name = folder.is_string() ? folder.get<std::string>() : "";
+  if (name.empty() || name.front() == '/' || absl::StrContains(name, "..")) {
+    return out_of_range(absl::StrCat(path, ": path"), value_text(folder), "a folder of the model");
+  }
+  if (settings->normalize) {
+    return out_of_range(absl::StrCat(path, ": Dense"), "after Normalize", "before it");
+  }
+  TANDEM_ASSIGN_OR_RETURN(DenseLayer dense, load_dense(absl::StrCat(directory, "/", name)));
+  if (!settings->dense.empty() && settings->dense.back().out != dense.in) {
+    return out_of_range(absl::StrCat(directory, "/", name, "/config.json: in_features"), dense.in,
+                        absl::StrCat(settings->dense.back().out, ", the width before it"));
+  }
+  settings->dense.push_back(std::move(dense));
+  return absl::OkStatus();
+}
+
 absl::Status read_modules(const std::string& text, const std::string& path,
                           EmbeddingSettings* settings) {
   // The file is a list.
@@ -69,9 +125,12 @@ absl::Status read_modules(const std::string& text, const std::string& path,
     const std::string name = type.is_string() ? type.get<std::string>() : "";
     if (absl::EndsWith(name, ".Normalize")) {
       settings->normalize = true;
+    } else if (absl::EndsWith(name, ".Dense")) {
+      const std::string directory = path.substr(0, path.rfind('/'));
+      TANDEM_RETURN_IF_ERROR(add_dense(module, directory, path, settings));
     } else if (!absl::EndsWith(name, ".Transformer") && !absl::EndsWith(name, ".Pooling")) {
       return out_of_range(absl::StrCat(path, ": type"), value_text(type),
-                          "Transformer, Pooling, Normalize");
+                          "Transformer, Pooling, Dense, Normalize");
     }
   }
   return absl::OkStatus();
