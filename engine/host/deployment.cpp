@@ -92,6 +92,16 @@ std::vector<std::string> notices_of(const Deployment& d) {
   return all;
 }
 
+// A model that only embeds is alone in its deployment.
+absl::Status check_embeds_only(const Deployment& d) {
+  for (const auto& [name, model] : d.models) {
+    if (!model->shape.embeds_only || d.models.size() == 1) continue;
+    return out_of_range(absl::StrCat("deployments[", d.name, "]: models next to ", name),
+                        d.models.size() - 1, "none, as it only embeds");
+  }
+  return absl::OkStatus();
+}
+
 // Whether large and small model can be used for each other's tokens. If not, one must condition the
 // other.
 absl::Status join_pair(const Declared& declared, Deployment* d) {
@@ -164,6 +174,7 @@ absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
   const Declared declared = declared_methods(config);
   if (!config.small.empty()) {
     d.small = d.models[config.small] = &models.at(config.small);
+    TANDEM_RETURN_IF_ERROR(check_embeds_only(d));
     TANDEM_RETURN_IF_ERROR(join_pair(declared, &d));
   }
   d.acceptance_stats = std::make_shared<AcceptanceStats>();
@@ -171,6 +182,7 @@ absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
   set_vocabularies(&d);
   set_answer_formats(&d);
   TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));
+  TANDEM_RETURN_IF_ERROR(check_embeds_only(d));
   TANDEM_RETURN_IF_ERROR(check_methods(declared, d));
   d.notices = notices_of(d);
   set_lengths(limits, &d);
@@ -257,6 +269,7 @@ DeploymentInfo Deployment::info() const {
   info.vocab_size = vocab_size;
   info.context_length = context_length;
   info.max_new_tokens = max_new_tokens;
+  info.embedding_width = large->embedding.width(large->shape.hidden_size);
   info.has_chat_template = large->chat && large->chat->present();
   return info;
 }

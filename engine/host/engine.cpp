@@ -8,6 +8,7 @@
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/decode/autoregressive.h"
+#include "engine/decode/embed.h"
 #include "engine/host/engine_impl.h"
 #include "engine/host/methods/declare.h"
 #include "engine/host/requests/listeners.h"
@@ -66,8 +67,8 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   return absl::OkStatus();
 }
 
-// Runs a prefill and a decode through the whole engine, so that pages are touched, buffers have
-// grown and kernels are loaded.
+// Runs a prefill and a decode, or an embedding, through the whole engine, so that pages are
+// touched, buffers have grown and kernels are loaded.
 absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
   const auto listener = std::make_shared<WarmUp>();
   SequenceSpec spec;
@@ -76,7 +77,18 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
   const auto rows = static_cast<size_t>(std::min<int64_t>(
       {room - 1, model.shape.max_positions - 1, config.limits.prefill_chunk_rows}));
   spec.prompt.assign(std::max<size_t>(1, rows), 0);
-  spec.method = [](Gen g) { return autoregressive(g); };
+  std::vector<double> embedding;
+  if (model.shape.embeds_only) {
+    if (rows > static_cast<size_t>(config.limits.step_rows)) {  // its pass is never divided
+      spec.prompt.resize(static_cast<size_t>(config.limits.step_rows));
+    }
+    const See see = model.shape.bidirectional ? See::kAll : See::kCausal;
+    spec.method = [see, &embedding](Gen g) {
+      return tandem::embed(g, Pooling::kMean, see, &embedding);
+    };
+  } else {
+    spec.method = [](Gen g) { return autoregressive(g); };
+  }
   spec.placed = true;  // on this instance
   Cast cast{.roles = {{Role::kLarge, model.id}}};
   if (model.encoder != nullptr) {

@@ -26,6 +26,7 @@ namespace tandem {
 
 struct ClientUse;
 class MemoryAccount;
+struct OpenCall;
 
 // Liveness of the engine's threads. Zero: idle.
 struct Vitals {
@@ -57,9 +58,18 @@ class Engine {
   void pause(RequestId id);
   void resume(RequestId id);
 
+  // A call of many requests to `model`, which counts as one request of its client for quotas until
+  // the result is destroyed. The engine outlives the result. An error refuses the call.
+  absl::StatusOr<std::shared_ptr<OpenCall>> open_call(absl::string_view model,
+                                                      const std::string& client);
+
   // Log-probabilities of given tokens. `done` is called once, under the rules of Sink.
   RequestId score(ScoreRequest request,
                   const std::function<void(absl::StatusOr<ScoreResult>)>& done);
+
+  // The embedding of one text. `done` is called once, under the rules of Sink.
+  RequestId embed(EmbedRequest request,
+                  const std::function<void(absl::StatusOr<EmbedResult>)>& done);
 
   // Text only. They queue with the prompts of requests and can be refused like them. `done` is
   // called once, under the rules of Sink.

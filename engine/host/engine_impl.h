@@ -37,6 +37,10 @@ struct StartedRequest {
   std::shared_ptr<Claims> claims;
 };
 
+struct OpenCall {
+  Quotas::OpenRequest open;
+};
+
 struct Engine::Impl {
   Impl(EngineConfig c, std::shared_ptr<MemoryAccount> account);
   ~Impl();
@@ -54,8 +58,11 @@ struct Engine::Impl {
                    const std::function<void(const absl::Status&)>& fail);
   template <class Request>
   absl::StatusOr<const Deployment*> check(const Request& request);
-  absl::StatusOr<std::shared_ptr<Claims>> claim(const std::string& client, const std::string& host,
-                                                int64_t bytes);
+  // A model that takes requests now.
+  absl::StatusOr<const Deployment*> check_model(absl::string_view name);
+  absl::StatusOr<Quotas::OpenRequest> open_request(const std::string& client);
+  template <class Request>
+  absl::StatusOr<std::shared_ptr<Claims>> claim(const Request& request, int64_t bytes);
   // Sets the memory of a request. RESOURCE_EXHAUSTED if a limit is reached.
   absl::Status hold(int64_t bytes, Claims* claims);
   // The same, with what rendering and tokenizing its prompt may need.
@@ -70,6 +77,8 @@ struct Engine::Impl {
   void prepare(const StartedRequest<GenerateRequest>& started, const std::shared_ptr<Sink>& sink);
   void prepare(const StartedRequest<ScoreRequest>& started,
                const std::function<void(absl::StatusOr<ScoreResult>)>& done);
+  void prepare(const StartedRequest<EmbedRequest>& started,
+               const std::function<void(absl::StatusOr<EmbedResult>)>& done);
 
   void stop_running();
   void stop();  // joins the loop

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/status.h"
+#include "engine/decode/embed.h"
 #include "engine/decode/score.h"
 #include "engine/host/engine_impl.h"
 #include "engine/host/requests/listeners.h"
@@ -60,34 +61,49 @@ void Engine::Impl::end_early(Claims* claims, const absl::Status& status, const R
   request_ended();
 }
 
-template <class Request>
-absl::StatusOr<const Deployment*> Engine::Impl::check(const Request& request) {
+absl::StatusOr<const Deployment*> Engine::Impl::check_model(absl::string_view name) {
   if (draining.load()) {
     return refused(
         RejectReason::kDraining,
         with_reason(absl::UnavailableError("the server is draining; try another one"), "DRAINING"));
   }
-  const absl::StatusOr<const Deployment*> deployment = find(request.model);
+  absl::StatusOr<const Deployment*> deployment = find(name);
   if (!deployment.ok()) return refused(RejectReason::kInvalid, deployment.status());
-  absl::Status size = check_size(**deployment, request, budget.largest());
+  return deployment;
+}
+
+template <class Request>
+absl::StatusOr<const Deployment*> Engine::Impl::check(const Request& request) {
+  TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, check_model(request.model));
+  absl::Status size = check_size(*deployment, request, budget.largest());
   if (!size.ok()) return refused(RejectReason::kInvalid, std::move(size));
   if constexpr (requires { request.priority; }) {
     absl::Status right = quotas.check_priority(request.client, request.priority);
     if (!right.ok()) return refused(RejectReason::kPriority, std::move(right));
   }
-  return *deployment;
+  return deployment;
 }
 
-absl::StatusOr<std::shared_ptr<Claims>> Engine::Impl::claim(const std::string& client,
-                                                            const std::string& host,
-                                                            int64_t bytes) {
-  RejectReason reason = RejectReason::kQueueFull;
+absl::StatusOr<Quotas::OpenRequest> Engine::Impl::open_request(const std::string& client) {
+  RejectReason reason{};
   absl::StatusOr<Quotas::OpenRequest> open = quotas.open(client, &reason);
   if (!open.ok()) return refused(reason, open.status());
+  return open;
+}
+
+template <class Request>
+absl::StatusOr<std::shared_ptr<Claims>> Engine::Impl::claim(const Request& request, int64_t bytes) {
+  const std::string& client = request.client;
+  bool part = false;
+  if constexpr (requires { request.part_of_call; }) part = request.part_of_call;
+  using Open = absl::StatusOr<Quotas::OpenRequest>;
+  Open open = part ? Open(quotas.open_part(client)) : open_request(client);
+  if (!open.ok()) return open.status();
+  RejectReason reason = RejectReason::kQueueFull;
   absl::StatusOr<WaitingBudget::Share> share = budget.reserve(client, bytes, &reason);
   if (!share.ok()) return refused(reason, share.status());
   absl::StatusOr<MemoryAccount::Charge> charge = MemoryAccount::Charge();
-  if (memory != nullptr) charge = memory->charge(client, host, bytes);
+  if (memory != nullptr) charge = memory->charge(client, request.host, bytes);
   if (!charge.ok()) return refused(RejectReason::kQueueBytes, charge.status());
   return std::make_shared<Claims>(*std::move(share), *std::move(charge), *std::move(open));
 }
@@ -128,8 +144,7 @@ RequestId Engine::Impl::accept(Request request,
     arrival.bytes = bytes_of(request);
     arrival.submitted = clock.now();
     arrival.deadline = request.deadline;
-    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Claims> claims,
-                            claim(request.client, request.host, arrival.bytes));
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Claims> claims, claim(request, arrival.bytes));
     arrival.start = [this, start, fail,
                      own = StartedRequest<Request>{id, std::move(request), deployment,
                                                    arrival.submitted,
@@ -159,11 +174,33 @@ RequestId Engine::submit(GenerateRequest request, const std::shared_ptr<Sink>& s
       [sink](const absl::Status& status) { sink->failed(status); });
 }
 
+absl::StatusOr<std::shared_ptr<OpenCall>> Engine::open_call(absl::string_view model,
+                                                            const std::string& client) {
+  const auto open = [&]() -> absl::StatusOr<std::shared_ptr<OpenCall>> {
+    TANDEM_RETURN_IF_ERROR(impl_->check_model(model).status());
+    TANDEM_ASSIGN_OR_RETURN(Quotas::OpenRequest own, impl_->open_request(client));
+    return std::make_shared<OpenCall>(std::move(own));
+  };
+  absl::StatusOr<std::shared_ptr<OpenCall>> call = open();
+  if (!call.ok()) impl_->count_failure(call.status());
+  return call;
+}
+
 RequestId Engine::score(ScoreRequest request,
                         const std::function<void(absl::StatusOr<ScoreResult>)>& done) {
   return impl_->accept<ScoreRequest>(
       std::move(request),
       [impl = impl_.get(), done](const StartedRequest<ScoreRequest>& started) {
+        impl->prepare(started, done);
+      },
+      [done](const absl::Status& status) { done(status); });
+}
+
+RequestId Engine::embed(EmbedRequest request,
+                        const std::function<void(absl::StatusOr<EmbedResult>)>& done) {
+  return impl_->accept<EmbedRequest>(
+      std::move(request),
+      [impl = impl_.get(), done](const StartedRequest<EmbedRequest>& started) {
         impl->prepare(started, done);
       },
       [done](const absl::Status& status) { done(status); });
@@ -312,6 +349,53 @@ void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
   spec.method = [begin = listener->begin(), top, out = listener->scored()](Gen g) {
     return tandem::score(g, begin, top, out);
   };
+  const absl::Status handed_over =
+      ingress.hand_over(started.id, [&] { loop->submit(std::move(spec)); });
+  if (!handed_over.ok()) fail(handed_over);
+}
+
+void Engine::Impl::prepare(const StartedRequest<EmbedRequest>& started,
+                           const std::function<void(absl::StatusOr<EmbedResult>)>& done) {
+  const EmbedRequest& request = started.request;
+  const Deployment& deployment = *started.deployment;
+  const auto fail = [&](const absl::Status& status) {
+    end_early(started.claims.get(), status, [&] { done(status); });
+  };
+  if (const absl::Status held = hold_prompt(request, started.claims.get()); !held.ok()) {
+    return fail(held);
+  }
+  absl::StatusOr<ResolvedEmbed> resolved = resolve(deployment, request);
+  if (!resolved.ok()) return fail(refused(RejectReason::kInvalid, resolved.status()));
+
+  SequenceSpec spec;
+  spec.id = started.id;
+  spec.prompt = resolved->tokens;
+  spec.cast = make_cast({{Role::kLarge, deployment.large->id}});
+  spec.prefix_cache = false;  // its rows are not kept, and the pooled ones cannot be adopted
+  spec.priority = request.priority;
+  spec.client = request.client;
+  spec.submitted = started.submitted;
+  spec.deadline = request.deadline;
+  started.claims->open.charge(static_cast<int64_t>(spec.prompt.size()));
+  started.claims->waiting.resize(memory_of(spec, 2));  // the listener has a copy of the tokens
+  // The outputs of its rows, and the state.
+  const auto outputs =
+      static_cast<int64_t>(spec.prompt.size() * (sizeof(Out) + sizeof(Work::Output)));
+  const ModelShape& shape = deployment.large->shape;
+  int64_t state = 4 * shape.hidden_size;
+  for (const DenseLayer& dense : resolved->settings->dense) state += 2 * dense.out;
+  state *= static_cast<int64_t>(sizeof(double));
+  if (const absl::Status held =
+          hold(bytes_of(request) + memory_of(spec, 2) + outputs + state, started.claims.get());
+      !held.ok()) {
+    return fail(held);
+  }
+  const auto listener = std::make_shared<EmbedListener>(&text, *std::move(resolved), started.claims,
+                                                        done, [this] { request_ended(); });
+  spec.listener = listener;
+  spec.method = [pooling = deployment.large->embedding.pooling,
+                 see = shape.bidirectional ? See::kAll : See::kCausal,
+                 out = listener->pooled()](Gen g) { return tandem::embed(g, pooling, see, out); };
   const absl::Status handed_over =
       ingress.hand_over(started.id, [&] { loop->submit(std::move(spec)); });
   if (!handed_over.ok()) fail(handed_over);

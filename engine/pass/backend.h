@@ -52,6 +52,10 @@ struct ModelShape {
   // An encoder: rows of a pass see each other (See::kAll), so its passes are never divided. Its
   // cache holds keys and values for the cross-attention of another model.
   bool encodes = false;
+  // A decoder whose passes are as an encoder's: all rows see each other.
+  bool bidirectional = false;
+  int local_window = 0;       // of its layers with a window: a row sees those fewer rows away
+  bool embeds_only = false;   // it has no output matrix, or is bidirectional
   int depth = 0;              // of an encoder: its layers
   bool reads_memory = false;  // a decoder with cross-attention: each pass names a memory
   int64_t parameters = 0;

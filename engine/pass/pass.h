@@ -150,6 +150,9 @@ struct Read {
   // stay on the backend until the sequence's next round. They are inputs of later passes, also of
   // other models (kEmbed). The round has reserved a place for each (ConditioningEdge).
   bool hidden = false;
+  // Excludes all other fields: the sum over `rows` of their hidden states after the last norm, in
+  // Readout::pooled. One such read per pass, which runs all layers.
+  bool pool = false;
   bool keep = false;         // the warped distribution stays on the backend, see DistRef
   std::vector<Token> score;  // negative log-likelihood of score[i] at rows[i], unwarped softmax;
                              // may be shorter than rows
@@ -165,6 +168,7 @@ struct Read {
   int round_start = 0;
 
   bool judges() const { return match || against.valid(); }
+  bool uses_head() const { return !hidden && !pool; }
 };
 
 // The last `n` rows of a pass with `added` rows, oldest first.
@@ -234,6 +238,7 @@ struct Readout {
   absl::InlinedVector<Out, 1> row;
   int accepted = 0;            // drafts accepted, where a read judges
   std::vector<Ranked> ranked;  // storage of Out::top
+  std::vector<double> pooled;  // Read::pool: [hidden_size]; else empty
 
   Readout() = default;
   Readout(Readout&&) noexcept = default;

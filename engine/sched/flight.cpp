@@ -197,6 +197,11 @@ void absorb(PassFlight& flight, const Work& work, Readout chunk) {
     whole.ranked.insert(whole.ranked.end(), chunk.row[i].top.begin(), chunk.row[i].top.end());
   }
   whole.accepted += chunk.accepted;
+  if (whole.pooled.empty()) {
+    whole.pooled = std::move(chunk.pooled);
+  } else {
+    for (size_t i = 0; i < chunk.pooled.size(); ++i) whole.pooled[i] += chunk.pooled[i];
+  }
   if (!work.last) return;
   for (size_t out = 0; out < whole.row.size(); ++out) {
     const auto [begin, n] = flight.top_range[out];

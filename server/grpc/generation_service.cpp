@@ -8,6 +8,7 @@
 #include "server/edge/peer.h"
 #include "server/grpc/call_record.h"
 #include "server/grpc/complete_response.h"
+#include "server/grpc/embed.h"
 #include "server/grpc/generate_call.h"
 #include "server/grpc/request_from_proto.h"
 #include "server/grpc/rerank.h"
@@ -145,18 +146,37 @@ absl::Status start_rerank(const Call& call, ServerState& state, const grpc::Byte
   TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
   TANDEM_RETURN_IF_ERROR(check_rerank(message));
   call->summary.reached_engine = true;
-  const RerankScorer scorer = {
-      .score = [engine](ScoreRequest request,
-                        auto done) { return engine->score(std::move(request), std::move(done)); },
-      .cancel = [engine](RequestId id) { engine->cancel(id); },
-      .token_bytes =
-          [engine, model = message.model()](Token id) { return engine->token_bytes(model, id); }};
-  const auto rerank = Rerank::start(
-      std::move(message), call->info, scorer, [call](absl::StatusOr<v1::RerankResponse> response) {
-        if (!response.ok()) return call->fail(classify_cancellation(response.status(), call->info));
-        call->finish(*response);
-      });
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<OpenCall> open_call,
+                          engine->open_call(message.model(), call->info.client));
+  const RerankScorer scorer = scorer_of(engine, message.model());
+  const auto rerank =
+      Rerank::start(std::move(message), call->info, scorer, std::move(open_call),
+                    [call](absl::StatusOr<v1::RerankResponse> response) {
+                      if (!response.ok())
+                        return call->fail(classify_cancellation(response.status(), call->info));
+                      call->finish(*response);
+                    });
   call->on_cancel([rerank] { rerank->cancel(); });
+  return absl::OkStatus();
+}
+
+absl::Status start_embed(const Call& call, ServerState& state, const grpc::ByteBuffer& bytes) {
+  v1::EmbedRequest message;
+  TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
+  TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
+  TANDEM_RETURN_IF_ERROR(check_embed(message));
+  TANDEM_RETURN_IF_ERROR(call->hold_answer(static_cast<size_t>(answer_bytes(message, *engine))));
+  call->summary.reached_engine = true;
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<OpenCall> open_call,
+                          engine->open_call(message.model(), call->info.client));
+  const auto embed =
+      Embed::start(std::move(message), call->info, embedder_of(engine), std::move(open_call),
+                   [call](absl::StatusOr<v1::EmbedResponse> response) {
+                     if (!response.ok())
+                       return call->fail(classify_cancellation(response.status(), call->info));
+                     call->finish(*response);
+                   });
+  call->on_cancel([embed] { embed->cancel(); });
   return absl::OkStatus();
 }
 
@@ -227,6 +247,7 @@ GenerationService::GenerationService(ServerState& state) : state_(state) {
   unary("/tandem.v1.Generation/Complete", "Complete", start_complete);
   unary("/tandem.v1.Generation/Score", "Score", start_score);
   unary("/tandem.v1.Generation/Rerank", "Rerank", start_rerank);
+  unary("/tandem.v1.Generation/Embed", "Embed", start_embed);
   unary("/tandem.v1.Generation/Tokenize", "Tokenize", start_tokenize);
   unary("/tandem.v1.Generation/Detokenize", "Detokenize", start_detokenize);
 }

@@ -33,6 +33,13 @@ std::vector<int> best_first(const std::vector<double>& scores) {
 
 }  // namespace
 
+RerankScorer scorer_of(Engine* engine, const std::string& model) {
+  return {.score = [engine](ScoreRequest request,
+                            auto done) { return engine->score(std::move(request), done); },
+          .cancel = [engine](RequestId id) { engine->cancel(id); },
+          .token_bytes = [engine, model](Token id) { return engine->token_bytes(model, id); }};
+}
+
 absl::Status check_rerank(const v1::RerankRequest& request) {
   Violations wrong;
   wrong.add(check_model_name(request.model()));
@@ -62,23 +69,28 @@ std::string rerank_prompt(absl::string_view instruction, absl::string_view query
 }
 
 std::shared_ptr<Rerank> Rerank::start(v1::RerankRequest request, const CallInfo& info,
-                                      RerankScorer scorer, Done done) {
+                                      RerankScorer scorer, std::shared_ptr<OpenCall> open,
+                                      Done done) {
   const std::shared_ptr<Rerank> rerank(
-      new Rerank(std::move(request), info, std::move(scorer), std::move(done)));
+      new Rerank(std::move(request), info, std::move(scorer), std::move(open), std::move(done)));
   for (int i = 0; i < std::min(kConcurrent, rerank->request_.documents_size()); ++i) {
     rerank->submit_next();
   }
   return rerank;
 }
 
-Rerank::Rerank(v1::RerankRequest request, const CallInfo& info, RerankScorer scorer, Done done)
+Rerank::Rerank(v1::RerankRequest request, const CallInfo& info, RerankScorer scorer,
+               std::shared_ptr<OpenCall> open, Done done)
     : request_(std::move(request)),
       client_(info.client),
       host_(host_of(info.peer)),
       request_id_(info.request_id),
       deadline_(info.deadline),
       scorer_(std::move(scorer)),
-      done_(std::move(done)),
+      done_([open = std::move(open), done = std::move(done)](auto response) mutable {
+        open.reset();
+        done(std::move(response));
+      }),
       missing_(request_.documents_size()),
       scores_(static_cast<size_t>(request_.documents_size())),
       running_(static_cast<size_t>(request_.documents_size())) {}
@@ -103,6 +115,7 @@ void Rerank::submit(int document, bool word_is_yes, double yes_logprob) {
   score.host = host_;
   score.deadline = deadline_;
   score.priority = request_.priority();
+  score.part_of_call = true;
   score.prompt = rerank_prompt(
       request_.has_instruction() ? request_.instruction() : absl::string_view(kInstruction),
       request_.query(), request_.documents(document));

@@ -28,6 +28,8 @@ struct RerankScorer {
   std::function<std::string(Token)> token_bytes;
 };
 
+RerankScorer scorer_of(Engine* engine, const std::string& model);
+
 // All violations of the request at once.
 absl::Status check_rerank(const v1::RerankRequest& request);
 
@@ -39,16 +41,19 @@ class Rerank : public std::enable_shared_from_this<Rerank> {
  public:
   using Done = std::function<void(absl::StatusOr<v1::RerankResponse>)>;
 
-  // REQUIRES: check_rerank(request) is OK. `done` is called once, possibly within start(). The
-  // first error of a document ends the call and cancels the others.
+  // REQUIRES: check_rerank(request) is OK. `open` is released before `done` is called. `done` is
+  // called once, possibly within start(). The first error of a document ends the call and cancels
+  // the others.
   static std::shared_ptr<Rerank> start(v1::RerankRequest request, const CallInfo& info,
-                                       RerankScorer scorer, Done done);
+                                       RerankScorer scorer, std::shared_ptr<OpenCall> open,
+                                       Done done);
 
   // Ends it with CANCELLED.
   void cancel();
 
  private:
-  Rerank(v1::RerankRequest request, const CallInfo& info, RerankScorer scorer, Done done);
+  Rerank(v1::RerankRequest request, const CallInfo& info, RerankScorer scorer,
+         std::shared_ptr<OpenCall> open, Done done);
 
   void submit_next();
   // Scores `yes`, or `no` after `yes` has been scored.

@@ -152,6 +152,8 @@ const OpenAiApi::Route OpenAiApi::kRoutes[] = {
     {kMessagesPath, false, "POST", "openai/messages", true, false, &OpenAiApi::send_message},
     {"/v1/messages/count_tokens", false, "POST", "openai/messages/count_tokens", true, false,
      &OpenAiApi::count_tokens},
+    {"/v1/embeddings", false, "POST", "openai/embeddings", true, false, &OpenAiApi::embed},
+    {"/v1/rerank", false, "POST", "openai/rerank", true, false, &OpenAiApi::rerank},
     {"/tokenize", false, "POST", "openai/tokenize", true, false, &OpenAiApi::tokenize},
     {"/detokenize", false, "POST", "openai/detokenize", true, false, &OpenAiApi::detokenize},
     {"/health", false, "GET", "openai/health", false, /*open=*/true, &OpenAiApi::show_health},
@@ -279,6 +281,14 @@ void OpenAiApi::send_message(const std::shared_ptr<HttpExchange>& exchange) {
 
 void OpenAiApi::count_tokens(const std::shared_ptr<HttpExchange>& exchange) {
   TokenCall::start(TokenCall::Kind::kCountTokens, state_, http_, turns_, exchange);
+}
+
+void OpenAiApi::embed(const std::shared_ptr<HttpExchange>& exchange) {
+  TokenCall::start(TokenCall::Kind::kEmbeddings, state_, http_, turns_, exchange);
+}
+
+void OpenAiApi::rerank(const std::shared_ptr<HttpExchange>& exchange) {
+  TokenCall::start(TokenCall::Kind::kRerank, state_, http_, turns_, exchange);
 }
 
 void OpenAiApi::tokenize(const std::shared_ptr<HttpExchange>& exchange) {

@@ -84,6 +84,8 @@ class OpenAiApi {
   void respond(const std::shared_ptr<HttpExchange>& exchange);
   void send_message(const std::shared_ptr<HttpExchange>& exchange);
   void count_tokens(const std::shared_ptr<HttpExchange>& exchange);
+  void embed(const std::shared_ptr<HttpExchange>& exchange);
+  void rerank(const std::shared_ptr<HttpExchange>& exchange);
   void tokenize(const std::shared_ptr<HttpExchange>& exchange);
   void detokenize(const std::shared_ptr<HttpExchange>& exchange);
   void show_health(const std::shared_ptr<HttpExchange>& exchange);

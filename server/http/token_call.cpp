@@ -6,9 +6,12 @@
 #include "engine/base/status.h"
 #include "server/edge/peer.h"
 #include "server/grpc/complete_response.h"
+#include "server/grpc/embed.h"
 #include "server/grpc/request_from_proto.h"
+#include "server/grpc/rerank.h"
 #include "server/http/openai_api.h"
 #include "server/http/posted_response.h"
+#include "server/openai/embeddings.h"
 #include "server/openai/json_text.h"
 #include "server/openai/tokens.h"
 #include "server/openai/translation.h"
@@ -17,6 +20,9 @@ namespace tandem {
 namespace {
 
 constexpr size_t kTurnBytes = 4 << 10;  // the cost of a request, in addition to its body
+constexpr char kInput[] = "input";      // of embeddings
+// Memory of embeddings, for each byte of their floats: the message, and the JSON twice.
+constexpr int64_t kEmbeddingFactor = 8;
 
 const char* name_of(TokenCall::Kind kind) {
   switch (kind) {
@@ -24,6 +30,10 @@ const char* name_of(TokenCall::Kind kind) {
       return "openai/tokenize";
     case TokenCall::Kind::kDetokenize:
       return "openai/detokenize";
+    case TokenCall::Kind::kEmbeddings:
+      return "openai/embeddings";
+    case TokenCall::Kind::kRerank:
+      return "openai/rerank";
     case TokenCall::Kind::kCountTokens:
       break;
   }
@@ -63,6 +73,8 @@ absl::Status TokenCall::submit() {
   const std::string& body = exchange_->message.body;
   TANDEM_RETURN_IF_ERROR(
       exchange_->charge.try_resize(exchange_->charge.bytes() + openai::parse_memory(body)));
+  if (kind_ == Kind::kEmbeddings) return embed();
+  if (kind_ == Kind::kRerank) return rerank();
   if (kind_ == Kind::kDetokenize) {
     TANDEM_ASSIGN_OR_RETURN(v1::DetokenizeRequest message, openai::detokenize_from(body));
     return detokenize(std::move(message));
@@ -116,14 +128,69 @@ absl::Status TokenCall::detokenize(v1::DetokenizeRequest message) {
   return absl::OkStatus();
 }
 
-void TokenCall::attach(RequestId id) {
-  bool gone = false;
+absl::Status TokenCall::embed() {
+  TANDEM_ASSIGN_OR_RETURN(openai::EmbeddingsRequest request,
+                          openai::embeddings_from(exchange_->message.body));
+  v1::EmbedRequest& message = request.message;
+  TANDEM_RETURN_IF_ERROR(find_model(message.mutable_model()));
+  TANDEM_RETURN_IF_ERROR(check_embed(message, kInput));
+  const int64_t bytes = answer_bytes(message, *engine_);
+  TANDEM_RETURN_IF_ERROR(
+      check_response_size(static_cast<size_t>(bytes), record_.state.config.max_send_bytes));
+  TANDEM_RETURN_IF_ERROR(
+      exchange_->charge.try_resize(exchange_->charge.bytes() + kEmbeddingFactor * bytes));
+  record_.summary.reached_engine = true;
+  const auto done = [call = shared_from_this(), model = message.model(),
+                     base64 = request.base64](const absl::StatusOr<v1::EmbedResponse>& response) {
+    if (!response.ok()) return call->end(response.status());
+    call->end(openai::embeddings_json(*response, model, base64));
+  };
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<OpenCall> open,
+                          engine_->open_call(message.model(), record_.info.client));
+  const auto embed = Embed::start(std::move(message), record_.info, embedder_of(engine_),
+                                  std::move(open), done, kInput);
+  attach([embed] { embed->cancel(); });
+  return absl::OkStatus();
+}
+
+absl::Status TokenCall::rerank() {
+  TANDEM_ASSIGN_OR_RETURN(v1::RerankRequest message, openai::rerank_from(exchange_->message.body));
+  TANDEM_RETURN_IF_ERROR(find_model(message.mutable_model()));
+  TANDEM_RETURN_IF_ERROR(check_rerank(message));
+  if (message.return_documents()) {  // the answer has them, and its JSON
+    const auto bytes = static_cast<int64_t>(exchange_->message.body.size());
+    TANDEM_RETURN_IF_ERROR(exchange_->charge.try_resize(exchange_->charge.bytes() + 2 * bytes));
+  }
+  record_.summary.reached_engine = true;
+  const auto done =
+      [call = shared_from_this(), model = message.model(),
+       documents = message.return_documents()](const absl::StatusOr<v1::RerankResponse>& response) {
+        if (!response.ok()) return call->end(response.status());
+        call->end(openai::rerank_json(*response, model, documents));
+      };
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<OpenCall> open,
+                          engine_->open_call(message.model(), record_.info.client));
+  const RerankScorer scorer = scorer_of(engine_, message.model());
+  const auto rerank =
+      Rerank::start(std::move(message), record_.info, scorer, std::move(open), done);
+  attach([rerank] { rerank->cancel(); });
+  return absl::OkStatus();
+}
+
+void TokenCall::attach(std::function<void()> cancel) {
   {
     const MutexLock lock(&mutex_);
-    id_ = id;
-    gone = gone_;
+    if (ended_) return;
+    if (!gone_) {
+      cancel_ = std::move(cancel);
+      return;
+    }
   }
-  if (gone) engine_->cancel(id);
+  cancel();
+}
+
+void TokenCall::attach(RequestId id) {
+  attach([engine = engine_, id] { engine->cancel(id); });
 }
 
 void TokenCall::on_tokens(const std::string& model, bool texts,
@@ -140,9 +207,11 @@ void TokenCall::on_tokens(const std::string& model, bool texts,
 }
 
 void TokenCall::end(const absl::StatusOr<std::string>& json) {
+  std::function<void()> made;  // destroyed without the lock
   {
     const MutexLock lock(&mutex_);
     if (std::exchange(ended_, true)) return;
+    made = std::exchange(cancel_, nullptr);
   }
   if (entered_) record_.state.calls.leave(record_.info.peer);
   absl::Status status = json.status();
@@ -164,14 +233,14 @@ void TokenCall::end(const absl::StatusOr<std::string>& json) {
 }
 
 void TokenCall::closed() {
-  RequestId id = 0;
+  std::function<void()> cancel;
   {
     const MutexLock lock(&mutex_);
     gone_ = true;
-    if (!ended_) id = id_;
+    cancel = std::exchange(cancel_, nullptr);
   }
   turns_.cancel(turn_number_, no_request());
-  if (id != 0) engine_->cancel(id);
+  if (cancel) cancel();
 }
 
 }  // namespace tandem

@@ -1,8 +1,9 @@
-// Calls that convert text to tokens and back: POST /tokenize, /detokenize and
-// /v1/messages/count_tokens. The body is parsed in turns with those of other clients; the engine
-// makes the result. A call whose client leaves is cancelled.
+// Calls with one answer: POST /tokenize, /detokenize, /v1/messages/count_tokens, /v1/embeddings and
+// /v1/rerank. The body is parsed in turns with those of other clients; the engine makes the result.
+// A call whose client leaves is cancelled.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,7 +21,7 @@ namespace tandem {
 class TokenCall final : public std::enable_shared_from_this<TokenCall>,
                         private HttpExchange::Listener {
  public:
-  enum class Kind { kTokenize, kDetokenize, kCountTokens };
+  enum class Kind { kTokenize, kDetokenize, kCountTokens, kEmbeddings, kRerank };
 
   // On the HTTP server's thread. All arguments outlive the call.
   static void start(Kind kind, ServerState& state, HttpServer& server, ClientTurns& turns,
@@ -36,6 +37,9 @@ class TokenCall final : public std::enable_shared_from_this<TokenCall>,
   absl::Status find_model(std::string* name);
   absl::Status tokenize(v1::TokenizeRequest message);
   absl::Status detokenize(v1::DetokenizeRequest message);
+  absl::Status embed();
+  absl::Status rerank();
+  void attach(std::function<void()> cancel);
   void attach(RequestId id);
 
   void on_tokens(const std::string& model, bool texts,
@@ -57,8 +61,8 @@ class TokenCall final : public std::enable_shared_from_this<TokenCall>,
   std::shared_ptr<TokenCall> self_;  // until the response is posted
 
   Mutex mutex_;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client has left
-  RequestId id_ ABSL_GUARDED_BY(mutex_) = 0;   // 0: not yet submitted
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;             // the client has left
+  std::function<void()> cancel_ ABSL_GUARDED_BY(mutex_);  // null: not yet submitted
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -18,10 +18,12 @@ namespace tandem::openai {
 
 // The requests that have a field.
 enum Api : uint8_t {
-  kText = 1,       // POST /v1/completions
-  kChat = 2,       // POST /v1/chat/completions
-  kResponses = 4,  // POST /v1/responses
-  kMessages = 8,   // POST /v1/messages
+  kText = 1,         // POST /v1/completions
+  kChat = 2,         // POST /v1/chat/completions
+  kResponses = 4,    // POST /v1/responses
+  kMessages = 8,     // POST /v1/messages
+  kEmbeddings = 16,  // POST /v1/embeddings
+  kRerank = 32,      // POST /v1/rerank
   kBoth = kText | kChat,
 };
 
@@ -34,7 +36,7 @@ enum class Effect : uint8_t {
 };
 
 // The API that defines the name.
-enum class Origin : uint8_t { kOpenAi, kVllm, kLlama, kAnthropic, kTandem };
+enum class Origin : uint8_t { kOpenAi, kVllm, kLlama, kAnthropic, kJina, kCohere, kTandem };
 
 struct FieldRow {
   absl::string_view name;

@@ -1,7 +1,9 @@
-"""Generation.Rerank against Transformers: a random Qwen 3, whose tokenizer has `yes` as one token."""
+"""Rerank and /v1/rerank against Transformers: a random Qwen 3, whose tokenizer has `yes` as one token."""
 
 import json
 import shutil
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -54,8 +56,33 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def client(tandem_client, start_server, checkpoint):
-    server = start_server(f'models {{ name: "m" path: "{checkpoint}" dtype: DTYPE_FP32 }}')
+def server(start_server, checkpoint):
+    return start_server(
+        f'models {{ name: "m" path: "{checkpoint}" dtype: DTYPE_FP32 }}', "--openai=127.0.0.1:0"
+    )
+
+
+@pytest.fixture(scope="module")
+def http(server):
+    """Status and body of POST /v1/rerank."""
+
+    def rerank(**fields):
+        request = urllib.request.Request(
+            f"http://{server.ports['openai']}/v1/rerank",
+            json.dumps({"model": "m", **fields}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    return rerank
+
+
+@pytest.fixture(scope="module")
+def client(tandem_client, server):
     with tandem_client.Client(server.grpc) as client:
         yield client
 
@@ -94,6 +121,62 @@ def test_scores_of_transformers(client, checkpoint):
         assert [r.index for r in answer] == sorted(range(len(want)), key=lambda i: -want[i])
         for result in answer:
             assert result.relevance_score == pytest.approx(want[result.index], abs=CLOSE)
+
+
+def test_http_gives_the_scores_of_transformers(client, http, checkpoint):
+    want = expected(checkpoint, "sum of numbers", "Find code")
+    fields = {"query": "sum of numbers", "instruction": "Find code", "documents": DOCUMENTS}
+    status, answer = http(**fields)
+    assert status == 200, answer
+    assert answer["model"] == "m" and answer["id"]
+    results = answer["results"]
+    assert [r["index"] for r in results] == sorted(range(len(want)), key=lambda i: -want[i])
+    for result in results:
+        assert result["relevance_score"] == pytest.approx(want[result["index"]], abs=CLOSE)
+        assert "document" not in result
+    tokens = answer["usage"]["prompt_tokens"]
+    assert tokens == answer["usage"]["total_tokens"] > 50 * len(DOCUMENTS)
+    # Jina's and Cohere's other forms.
+    status, objects = http(
+        **{**fields, "documents": [{"text": text} for text in DOCUMENTS]},
+        top_n=2,
+        return_documents=True,
+    )
+    assert status == 200 and len(objects["results"]) == 2
+    for got, same in zip(objects["results"], results, strict=False):
+        assert got["index"] == same["index"]
+        assert got["relevance_score"] == pytest.approx(same["relevance_score"], abs=1e-6)
+        assert got["document"] == {"text": DOCUMENTS[got["index"]]}
+    same = client.rerank("m", "sum of numbers", DOCUMENTS, instruction="Find code")
+    assert [r.index for r in same] == [r["index"] for r in results]
+
+
+def test_many_documents_are_one_request(server, http):
+    def metric(name):
+        lines = server.metrics().splitlines()
+        return float(next(line for line in lines if line.startswith(name)).split()[1])
+
+    before = metric('tandem_client_requests_total{client=""}')
+    status, answer = http(query="q", documents=["x = 3"] * 60, top_n=1)
+    assert status == 200 and answer["results"][0]["index"] == 0, "of equal ones, the first"
+    assert metric('tandem_client_requests_total{client=""}') == before + 1
+
+
+def test_http_errors(http):
+    for fields, param in (
+        ({"query": "", "documents": ["a"]}, "query"),
+        ({"query": "q", "documents": []}, "documents"),
+        ({"query": "q", "documents": ["a"], "top_n": 0}, "top_n"),
+        ({"query": "q", "documents": ["a", "b " * 2000]}, "documents[1]"),
+        ({"query": "q", "documents": ["a"], "rank_fields": ["text"]}, "rank_fields"),
+        ({"query": "q", "documents": ["a", 3]}, "documents[1]"),
+    ):
+        status, answer = http(**fields)
+        assert (status, answer["error"]["type"]) == (400, "invalid_request_error"), answer
+        message = answer["error"]["message"]
+        assert message.startswith(param) and "allowed: " in message, answer
+    _, answer = http(query="q", documents=["a", "b " * 2000])
+    assert "at most 512" in answer["error"]["message"]
 
 
 def test_best_documents(client):

@@ -38,7 +38,8 @@ TEST(ServerLimits, BrokenMessagesAreNamedAsSuch) {
       "\x0a\x04"
       "fake";                                   // 1: "fake"
   const std::string text = "\x1a\x02\xff\xfe";  // 3: two bytes that are not UTF-8
-  for (const char* method : {"Generate", "Complete", "Score", "Rerank", "Tokenize", "Detokenize"}) {
+  for (const char* method :
+       {"Generate", "Complete", "Score", "Rerank", "Embed", "Tokenize", "Detokenize"}) {
     const std::string path = std::string("/tandem.v1.Generation/") + method;
     const auto status = send_raw(h.server->grpc_address(), path, "\xff\xff\xff");
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
@@ -50,6 +51,45 @@ TEST(ServerLimits, BrokenMessagesAreNamedAsSuch) {
   EXPECT_EQ(send_raw(h.server->grpc_address(), "/tandem.v1.Generation/Nothing", "").error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
+}
+
+TEST(ServerLimits, ACallOfManyInputsIsOneRequest) {
+  Harness h("", true, "limits { default_client { max_requests: 1 } }");
+  const auto stub = v1::Generation::NewStub(
+      grpc::CreateChannel(h.server->grpc_address(), grpc::InsecureChannelCredentials()));
+  const auto code_of = [&](auto call, const auto& request, auto response) {
+    grpc::ClientContext context;
+    return (stub.get()->*call)(&context, request, &response).error_code();
+  };
+  v1::EmbedRequest embed;
+  embed.set_model("fake");
+  v1::RerankRequest rerank;
+  rerank.set_model("fake");
+  rerank.set_query("x");
+  for (int i = 0; i < 40; ++i) {
+    embed.add_inputs()->set_text("x");
+    rerank.add_documents("x");
+  }
+  EXPECT_EQ(code_of(&v1::Generation::Stub::Embed, embed, v1::EmbedResponse()),
+            grpc::StatusCode::OK);
+  EXPECT_EQ(code_of(&v1::Generation::Stub::Rerank, rerank, v1::RerankResponse()),
+            grpc::StatusCode::FAILED_PRECONDITION)
+      << "fake models are no rerankers";
+  const ClientUse& use = h.engine->client_uses().at("");
+  EXPECT_EQ(use.requests.value(), 2);
+  EXPECT_EQ(use.open.value(), 0);
+  EXPECT_GE(use.tokens.value(), 40);
+
+  // An open request of the same client leaves no room for a call.
+  const auto open = h.engine->open_call("fake", "127.0.0.1");
+  ASSERT_TRUE(open.ok()) << open.status();
+  EXPECT_EQ(code_of(&v1::Generation::Stub::Embed, embed, v1::EmbedResponse()),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(code_of(&v1::Generation::Stub::Rerank, rerank, v1::RerankResponse()),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  embed.set_model("unknown");
+  EXPECT_EQ(code_of(&v1::Generation::Stub::Embed, embed, v1::EmbedResponse()),
+            grpc::StatusCode::NOT_FOUND);
 }
 
 TEST(ServerLimits, OversizeMessagesAreRefusedAndServingContinues) {

@@ -38,6 +38,29 @@ TEST(ServerMemory, EveryCallIsChargedAndGivesEverythingBack) {
     request.set_score_prompt(true);
     EXPECT_TRUE(h.client->score(request).ok());
   });
+  const auto stub = v1::Generation::NewStub(
+      grpc::CreateChannel(h.server->grpc_address(), grpc::InsecureChannelCredentials()));
+  const std::string longer(15000, 'x');
+  call("Embed", kCallBytes + 16 * 15000, [&] {
+    v1::EmbedRequest request;
+    request.set_model("fake");
+    request.add_inputs()->set_text(longer);
+    request.add_inputs()->set_text("y");
+    grpc::ClientContext context;
+    v1::EmbedResponse response;
+    EXPECT_TRUE(stub->Embed(&context, request, &response).ok());
+    EXPECT_EQ(response.usage().prompt_tokens(), 15001);
+  });
+  call("Rerank", 0, [&] {
+    v1::RerankRequest request;
+    request.set_model("fake");
+    request.set_query(text);
+    for (int i = 0; i < 20; ++i) request.add_documents(text);
+    grpc::ClientContext context;
+    v1::RerankResponse response;
+    const grpc::Status status = stub->Rerank(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << "`yes` is 3 tokens";
+  });
   call("Tokenize", 8 * 5000, [&] {
     v1::TokenizeRequest request;
     request.set_model("fake");

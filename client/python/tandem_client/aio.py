@@ -131,6 +131,12 @@ class AsyncClient:
         asked = request.rerank_request(model, query, documents, options)
         return RerankResult.list_of(await self._call("Rerank", asked))
 
+    async def embed(
+        self, model: str, inputs: str | Sequence[request.Prompt], **options: Any
+    ) -> list[list[float]]:
+        answer = await self._call("Embed", request.embed_request(model, inputs, options))
+        return [list(one.values) for one in answer.embeddings]
+
     async def tokenize(
         self,
         model: str,

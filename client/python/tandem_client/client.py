@@ -133,6 +133,13 @@ class Client:
         asked = request.rerank_request(model, query, documents, options)
         return RerankResult.list_of(self._call("Rerank", asked))
 
+    def embed(
+        self, model: str, inputs: str | Sequence[request.Prompt], **options: Any
+    ) -> list[list[float]]:
+        """One embedding for each text or list of token ids. `prefix`, `prompt_name`, `dimensions`, `normalize`."""
+        answer = self._call("Embed", request.embed_request(model, inputs, options))
+        return [list(one.values) for one in answer.embeddings]
+
     def tokenize(
         self,
         model: str,

@@ -33,6 +33,8 @@ GenerateResponse = message("tandem.v1.GenerateResponse")
 CompleteResponse = message("tandem.v1.CompleteResponse")
 ScoreRequest = message("tandem.v1.ScoreRequest")
 ScoreResponse = message("tandem.v1.ScoreResponse")
+EmbedRequest = message("tandem.v1.EmbedRequest")
+EmbedResponse = message("tandem.v1.EmbedResponse")
 RerankRequest = message("tandem.v1.RerankRequest")
 RerankResponse = message("tandem.v1.RerankResponse")
 TokenizeRequest = message("tandem.v1.TokenizeRequest")
@@ -52,6 +54,7 @@ CALLS = {
     "Complete": ("/tandem.v1.Generation/Complete", GenerateRequest, CompleteResponse),
     "Score": ("/tandem.v1.Generation/Score", ScoreRequest, ScoreResponse),
     "Rerank": ("/tandem.v1.Generation/Rerank", RerankRequest, RerankResponse),
+    "Embed": ("/tandem.v1.Generation/Embed", EmbedRequest, EmbedResponse),
     "Tokenize": ("/tandem.v1.Generation/Tokenize", TokenizeRequest, TokenizeResponse),
     "Detokenize": ("/tandem.v1.Generation/Detokenize", DetokenizeRequest, DetokenizeResponse),
     "ListModels": ("/tandem.v1.Models/ListModels", ListModelsRequest, ListModelsResponse),

@@ -12,6 +12,7 @@ from google.protobuf import json_format
 
 from .messages import (
     DetokenizeRequest,
+    EmbedRequest,
     GenerateRequest,
     RerankRequest,
     ScoreRequest,
@@ -137,6 +138,17 @@ def score_request(model, prompt, messages, continuation, options):
 def rerank_request(model, query, documents, options):
     fields = {"model": model, "query": query, "documents": list(documents), **options}
     return _filled(RerankRequest(), fields)
+
+
+def embed_request(model, inputs, options):
+    request = _filled(EmbedRequest(), {"model": model, **options})
+    for one in [inputs] if isinstance(inputs, str) else inputs:
+        place = request.inputs.add()
+        if isinstance(one, str):
+            place.text = one
+        else:
+            place.token_ids.ids.extend(one)
+    return request
 
 
 def tokenize_request(model, prompt, messages, options):

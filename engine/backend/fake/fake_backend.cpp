@@ -114,7 +114,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.shape.dtype = "none";
   m.shape.vocab_size = config.vocab_size;
   m.shape.layers = config.layers;
-  m.shape.hidden_size = 1;
+  m.shape.hidden_size = static_cast<int>(fake::kStateWidth);
   m.shape.max_positions = config.max_positions;
   m.shape.window = window;
   m.shape.page_bytes = page_bytes(pool.page_rows);
@@ -299,6 +299,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
 
   reader_.begin(work);
   std::vector<float> logits(static_cast<size_t>(model.shape.vocab_size));
+  std::vector<double> pooled;
   for (const Work::Output& output : work.outputs) {
     const Read& read = pass.read[static_cast<size_t>(output.read)];
     const int at = read.at == kTop ? work.to : read.at;
@@ -312,6 +313,13 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       const bool whole = pass.see == See::kAll;
       const uint64_t row = whole ? fake::mix(chains.back(), chains[run]) : chains[run];
       model.values.at(output.value.index()) = {work.ticket, output.out, row, at};
+      reader_.skip();
+      continue;
+    }
+    if (read.pool) {
+      const std::vector<double> state = fake::state(model.config, chains[run]);
+      pooled.resize(state.size());
+      for (size_t i = 0; i < state.size(); ++i) pooled[i] += state[i];
       reader_.skip();
       continue;
     }
@@ -368,6 +376,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     if (!result.status.ok()) return result;
   }
   result.readout = reader_.take();
+  result.readout.pooled = std::move(pooled);
   return result;
 }
 

@@ -43,6 +43,16 @@ void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<fl
   }
 }
 
+std::vector<double> state(const FakeModelConfig& model, uint64_t chain) {
+  std::vector<double> all(kStateWidth);
+  for (size_t i = 0; i < all.size(); ++i) {
+    // Uniform in [-1, 1).
+    const uint64_t hash = mix(mix(chain, model.seed), i);
+    all[i] = static_cast<double>(static_cast<int64_t>(hash)) * 0x1p-63;
+  }
+  return all;
+}
+
 void predict(const FakeModelConfig& model, uint64_t sum, uint64_t plain, int position, int mask,
              int layers, std::span<float> out) {
   constexpr double kScale = 0x1p-64;

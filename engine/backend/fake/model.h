@@ -14,6 +14,8 @@
 
 namespace tandem::fake {
 
+inline constexpr size_t kStateWidth = 8;  // of hidden states
+
 // SplitMix64's finalizer.
 inline uint64_t scramble(uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
@@ -47,6 +49,8 @@ void logits(const FakeModelConfig& model, uint64_t sum, int layers, std::span<fl
 void predict(const FakeModelConfig& model, uint64_t sum, uint64_t plain, int position, int mask,
              int layers, std::span<float> logits);
 
+// The state after the last norm of a row, from the inputs up to it (see chain()).
+std::vector<double> state(const FakeModelConfig& model, uint64_t chain);
 // logits() of the last of a sequence of inputs.
 std::vector<float> logits_after_inputs(const FakeModelConfig& model,
                                        std::span<const uint64_t> inputs, int layers);

@@ -70,7 +70,7 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
   for (size_t i = 0; i < work.outputs.size(); ++i) {
     const Work::Output& o = work.outputs[i];
     const Read& read = work.pass->read[static_cast<size_t>(o.read)];
-    if (read.hidden) continue;
+    if (!read.uses_head()) continue;
     const ScriptedText text(script_, read.warp.seed, read.warp.choice);
     const int next =
         positions[static_cast<size_t>(o.run_row)] + 1;  // the position of the predicted token

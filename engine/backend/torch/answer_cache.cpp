@@ -12,7 +12,7 @@ AnswerCache::AnswerCache(Queue& queue, at::Device device)
 
 bool AnswerCache::caches(const Work& work, const Work::Output& out) {
   const Read& read = work.pass->read[static_cast<size_t>(out.read)];
-  return work.pass->share && !read.hidden && !read.judges();
+  return work.pass->share && read.uses_head() && !read.judges();
 }
 
 AnswerCache::Batch AnswerCache::begin(int reads) {

@@ -45,7 +45,7 @@ absl::Status BlockReader::read_work(const Work& work, const Plan& plan, const Pl
   for (size_t i = block.from; i < end; ++i) {
     const Work::Output& o = work.outputs[i];
     const Read& read = work.pass->read[static_cast<size_t>(o.read)];
-    if (read.hidden) {
+    if (!read.uses_head()) {
       reader.skip();
       continue;
     }

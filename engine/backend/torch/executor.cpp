@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <utility>
@@ -40,7 +41,7 @@ bool answers_suffice(std::span<const Work> works, int vocab) {
   return vocab <= kMostAnsweredVocab && std::ranges::all_of(works, [](const Work& work) {
            return std::ranges::all_of(work.outputs, [&](const Work::Output& o) {
              const Read& read = work.pass->read[static_cast<size_t>(o.read)];
-             return read.hidden || RowReader::can_ask(read);
+             return !read.uses_head() || RowReader::can_ask(read);
            });
          });
 }
@@ -68,6 +69,8 @@ Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, c
   x_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   part_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   hidden_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
+  pooled_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
+  normed_ = RowBuffer(g.hidden_size, g.hidden_type, device_, queue);
   logits_ = RowBuffer(shape_.vocab_size, at::kFloat, device_, queue);
   answers_ = RowBuffer(sizeof(RowAnswer), at::kByte, device_, queue);
   if (scratch && answer_cache_ != nullptr) {
@@ -90,6 +93,7 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
     launch(device_queue_, [this] { forward(); });
   }
   for (const ReadBlock& block : blocks) read_block(batch, block, results);
+  if (plan_.pooled > 0) read_pooled(results);
   if (device_queue_ != nullptr) device_queue_->finish();
   if (graphs_ != nullptr) graphs_->release_retired();
   publish_hidden_rows(batch, results);
@@ -167,7 +171,7 @@ void Executor::set_questions(const Batch& batch) {
     auto next = static_cast<size_t>(item.first_read);
     for (const Work::Output& o : batch.works[w].outputs) {
       const Read& read = batch.works[w].pass->read[static_cast<size_t>(o.read)];
-      if (read.hidden) continue;
+      if (!read.uses_head()) continue;
       RowQuestion& question = questions_[next++];
       if (!RowReader::can_ask(read)) continue;
       const auto row = static_cast<size_t>(item.first_row + o.run_row);
@@ -184,7 +188,7 @@ AnswerCache::Batch Executor::cache_answers(const Batch& batch) {
     int next = plan_.items[w].first_read;
     for (const Work::Output& o : batch.works[w].outputs) {
       const Read& read = batch.works[w].pass->read[static_cast<size_t>(o.read)];
-      if (read.hidden) continue;
+      if (!read.uses_head()) continue;
       const int i = next++;
       if (!AnswerCache::caches(batch.works[w], o)) continue;
       answer_cache_->add(cached, i, batch.works[w], o, questions_[static_cast<size_t>(i)].vocab);
@@ -259,6 +263,10 @@ void Executor::forward() {
       const PlacedCopies& stored = placed_.stored[next];
       at::Tensor places = pool_.hidden;
       if (stored.n > 0) ops_.copy_rows(places, stored.to, x, stored.from, stored.n);
+      const PlacedCopies& pooled = placed_.pooled[next];
+      if (pooled.n > 0) {
+        ops_.copy_rows(pooled_.rows(plan_.pooled), pooled.to, x, pooled.from, pooled.n);
+      }
     }
   };
   for (size_t i = 0; i < plan_.segments.size(); ++i) {
@@ -400,6 +408,35 @@ HeadRows Executor::head_rows(const ReadBlock& block, HeadNeed need, bool answers
   std::byte* const host = readback_.bring(to, all.nbytes());
   device_queue_->queue->synchronize();
   return {nullptr, reinterpret_cast<const RowAnswer*>(host)};
+}
+
+void Executor::read_pooled(std::vector<WorkResult>& results) {
+  at::Tensor& normed = normed_.rows(plan_.pooled);
+  launch(device_queue_,
+         [this, normed]() mutable { model_.final_norm(normed, pooled_.rows(plan_.pooled)); });
+  const void* from = normed.const_data_ptr();
+  if (device_queue_ != nullptr) {
+    from = readback_.bring(from, normed.nbytes());
+    device_queue_->queue->synchronize();
+  }
+  const at::Tensor rows = at::from_blob(const_cast<void*>(from), normed.sizes(),
+                                        at::TensorOptions().dtype(normed.scalar_type()))
+                              .to(at::kDouble);
+  const auto width = static_cast<size_t>(normed.size(1));
+  for (size_t w = 0; w < results.size(); ++w) {
+    const Plan::Item& item = plan_.items[w];
+    if (!results[w].status.ok() || item.pooled == 0) continue;
+    std::vector<double>& sum = results[w].readout.pooled;
+    sum.assign(width, 0);
+    const double* row = static_cast<const double*>(rows.const_data_ptr()) +
+                        static_cast<size_t>(item.first_pooled) * width;
+    for (int i = 0; i < item.pooled; ++i, row += width) {
+      for (size_t k = 0; k < width; ++k) sum[k] += row[k];
+    }
+    if (!std::ranges::all_of(sum, [](double x) { return std::isfinite(x); })) {
+      results[w].status = absl::InternalError("hidden states after the last norm: not finite");
+    }
+  }
 }
 
 void Executor::publish_hidden_rows(const Batch& batch, const std::vector<WorkResult>& results) {

@@ -101,6 +101,8 @@ class Executor {
   HeadNeed head_need(const Batch& batch, const ReadBlock& block);
   // The head's output for a block, until the next call. answers: whether answers suffice
   HeadRows head_rows(const ReadBlock& block, HeadNeed need, bool answers);
+  // Sums the pooled rows of each work.
+  void read_pooled(std::vector<WorkResult>& results);
   // Makes the hidden rows of successful passes readable by later passes.
   void publish_hidden_rows(const Batch& batch, const std::vector<WorkResult>& results);
 
@@ -121,6 +123,8 @@ class Executor {
   RowBuffer x_;           // [rows, hidden] residual stream
   RowBuffer part_;        // the same, of a segment that not all rows run
   RowBuffer hidden_;      // [reads, hidden] the head's input
+  RowBuffer pooled_;      // [pooled rows, hidden]
+  RowBuffer normed_;      // the same, after the last norm
   RowBuffer logits_;      // [reads of a block, vocab] fp32
   RowBuffer answers_;     // [reads of a block] RowAnswer, of device queues with a queue
   Readback readback_;     // of either

@@ -12,6 +12,7 @@ void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, 
   segment_rows.clear();
   captures.clear();
   stored.clear();
+  pooled.clear();
   masks.clear();
   embedded.clear();
   head_reads.clear();
@@ -33,6 +34,7 @@ void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, 
   for (const Capture& c : plan.captures) {
     captures.push_back(place(c.copies));
     stored.push_back(place(c.stored));
+    pooled.push_back(place(c.pooled));
   }
   for (const MaskRows& m : plan.masks) masks.push_back(place(m.copies));
   for (const EmbeddedRows& e : plan.embedded) embedded.push_back(place(e.copies));
@@ -58,6 +60,10 @@ RowView PlacedPlan::place(const RowColumns& c, int page_rows, const int32_t* ext
   v.extra_begin = staging_.place(c.extra_begin);
   v.extra_end = staging_.place(c.extra_end);
   v.prompts = staging_.place(c.prompts);
+  if (!c.near_first.empty()) {
+    v.near_first = staging_.place(c.near_first);
+    v.near_end = staging_.place(c.near_end);
+  }
   v.extra = extra;
   v.pages = pages;
   v.most_keys = c.most_keys();

@@ -41,6 +41,7 @@ class PlacedPlan {
   std::vector<const int64_t*> segment_rows;  // by Plan::segments; null: all rows
   std::vector<PlacedCopies> captures;        // by Plan::captures
   std::vector<PlacedCopies> stored;          // by Plan::captures
+  std::vector<PlacedCopies> pooled;          // by Plan::captures
   std::vector<PlacedCopies> masks;           // by Plan::masks
   std::vector<PlacedCopies> embedded;        // by Plan::embedded
   std::vector<const int64_t*> head_reads;    // by Plan::heads

@@ -69,7 +69,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
   save.clear();
   captures.clear();
   heads.clear();
-  reads = 0;
+  reads = pooled = 0;
   from_.clear();
   to_.clear();
   for (size_t i = 0; i < batch.works.size(); ++i) {
@@ -77,12 +77,13 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     Item& item = items[i];
     item.first_row = rows();
     item.first_read = reads;
+    item.first_pooled = pooled;
     item.status = check(work, shape, pool, memory_of);
     if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of, cached_of);
     if (!item.status.ok()) continue;
     add_rows(work, shape, pool);
-    if (shape.encodes) {
-      see_all(work);
+    if (shape.encodes || shape.bidirectional) {
+      see_all(work, shape.local_window);
     } else {
       add_visibility(work, shape);
     }
@@ -122,20 +123,26 @@ void Plan::mark_replaced() {
   }
 }
 
-// Checks that an encoder's pass is whole, and that a pass with cross-attention names its memory.
+// Checks that a pass that sees all of its rows is whole, and that a pass with cross-attention names
+// its memory.
 absl::Status Plan::check_memory(const Work& work, const ModelShape& shape,
                                 const MemoryOf& memory_of) {
   const Pass& pass = *work.pass;
-  if ((pass.see == See::kAll) != shape.encodes) {
+  const bool sees_all = shape.encodes || shape.bidirectional;
+  if ((pass.see == See::kAll) != sees_all) {
     return absl::InvalidArgumentError(
-        absl::StrCat("pass that sees ", shape.encodes ? "rows before its own" : "all of its rows",
-                     "; allowed: ", shape.encodes ? "all (" : "those before (", shape.name,
-                     shape.encodes ? " is an encoder)" : " is a decoder)"));
+        absl::StrCat("pass that sees ", sees_all ? "rows before its own" : "all of its rows",
+                     "; allowed: ", sees_all ? "all (" : "those before (", shape.name,
+                     shape.encodes ? " is an encoder)"
+                     : sees_all    ? " is bidirectional)"
+                                   : " is a decoder)"));
   }
   const bool whole = work.rows_before() == 0 && work.first == 0 && work.to == shape.layers &&
                      static_cast<size_t>(work.count) == pass.add.size();
-  if (shape.encodes && !whole)
-    return out_of_bounds("rows of an encoder's pass", work.count, work.to);
+  if (sees_all && !whole) {
+    return out_of_bounds(shape.encodes ? "rows of an encoder's pass" : "rows of a pass", work.count,
+                         work.to);
+  }
   const bool reads = pass.memory.valid() || work.memory_rows > 0;
   if (reads != shape.reads_memory) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -209,6 +216,10 @@ absl::Status Plan::check_outputs(const Work& work, const ModelShape& shape,
       return out_of_range("read layer", read.at, absl::StrCat(done, " to ", work.to));
     }
     TANDEM_RETURN_IF_ERROR(check_head(read, work.to, shape));
+    if (read.pool && (read.at != kTop || work.to != shape.layers)) {
+      return out_of_range("pooled layer", read.at == kTop ? work.to : read.at,
+                          absl::StrCat(shape.layers));
+    }
     if (read.hidden && (!o.value.valid() || o.value.value >= pool.values)) {
       return out_of_bounds("place of a hidden row", o.value.value, pool.values);
     }
@@ -382,11 +393,17 @@ void Plan::add_visibility(const Work& work, const ModelShape& shape) {
   }
 }
 
-// Every row sees all rows of the pass, which are the first of the cache.
-void Plan::see_all(const Work& work) {
-  for (int j = 0; j < work.run_rows(); ++j) {
+// Every row sees all rows of the pass, which are the first of the cache; in layers with a window
+// (0: none) those that are fewer rows away.
+void Plan::see_all(const Work& work, int window) {
+  const int n = work.run_rows();
+  for (int j = 0; j < n; ++j) {
     columns.first_key.push_back(0);
-    columns.dense_end.push_back(work.run_rows());
+    columns.dense_end.push_back(n);
+    if (window > 0) {
+      columns.near_first.push_back(std::max(0, j - window + 1));
+      columns.near_end.push_back(std::min(n, j + window));
+    }
     columns.extra_begin.push_back(static_cast<int32_t>(extra.size()));
     columns.extra_end.push_back(static_cast<int32_t>(extra.size()));
     columns.prompts.push_back(0);
@@ -418,7 +435,7 @@ void Plan::add_reads(const Work& work, Item& item) {
   for (const Work::Output& o : work.outputs) {
     const Read& read = work.pass->read[static_cast<size_t>(o.read)];
     const int layer = read.at == kTop ? work.to : read.at;
-    if (read.head != kOwnHead && !read.hidden) {
+    if (read.head != kOwnHead && read.uses_head()) {
       auto h = std::find_if(heads.begin(), heads.end(),
                             [&](const HeadReads& r) { return r.head == read.head; });
       if (h == heads.end()) h = heads.insert(h, {read.head, {}});
@@ -426,9 +443,14 @@ void Plan::add_reads(const Work& work, Item& item) {
     }
     auto c = std::lower_bound(captures.begin(), captures.end(), layer,
                               [](const Capture& a, int b) { return a.at < b; });
-    if (c == captures.end() || c->at != layer) c = captures.insert(c, {layer, {}, {}});
+    if (c == captures.end() || c->at != layer) c = captures.insert(c, {layer, {}, {}, {}});
     if (read.hidden) {
       c->stored.add(item.first_row + o.run_row, o.value.value);
+      continue;
+    }
+    if (read.pool) {
+      c->pooled.add(item.first_row + o.run_row, pooled++);
+      ++item.pooled;
       continue;
     }
     c->copies.add(item.first_row + o.run_row, reads++);
@@ -454,11 +476,11 @@ std::vector<ReadBlock> Plan::read_blocks(const Batch& batch, int most) const {
   return blocks;
 }
 
-// Adds the pieces of one work. Outputs that are hidden rows go with the output before them.
+// Adds the pieces of one work. Outputs without head inputs go with the output before them.
 void Plan::cut_reads(const Work& work, size_t w, int most, std::vector<ReadBlock>* blocks) const {
   ReadBlock piece{w, w + 1, 0, 0, items[w].first_read, 0};
   for (const Work::Output& o : work.outputs) {
-    const bool reads_row = !work.pass->read[static_cast<size_t>(o.read)].hidden;
+    const bool reads_row = work.pass->read[static_cast<size_t>(o.read)].uses_head();
     if (reads_row && piece.count == most) {
       blocks->push_back(piece);
       piece.from = piece.to;
@@ -502,7 +524,7 @@ void Plan::cut_segments() {
 size_t Plan::array_bytes() const {
   constexpr size_t kAlign = 16;  // bytes that alignment may cost per array
   const auto columns_bytes = [](const RowColumns& c) {
-    return static_cast<size_t>(c.rows()) * (9 * sizeof(int32_t) + sizeof(int64_t)) + 10 * kAlign;
+    return static_cast<size_t>(c.rows()) * (11 * sizeof(int32_t) + sizeof(int64_t)) + 12 * kAlign;
   };
   const auto copies_bytes = [](const RowCopies& c) {
     return c.from.size() * 2 * sizeof(int64_t) + 2 * kAlign;
@@ -514,7 +536,9 @@ size_t Plan::array_bytes() const {
   for (const Segment& s : segments) {
     n += columns_bytes(s.columns) + s.index.size() * sizeof(int64_t) + kAlign;
   }
-  for (const Capture& c : captures) n += copies_bytes(c.copies) + copies_bytes(c.stored);
+  for (const Capture& c : captures) {
+    n += copies_bytes(c.copies) + copies_bytes(c.stored) + copies_bytes(c.pooled);
+  }
   for (const MaskRows& m : masks) n += copies_bytes(m.copies);
   for (const EmbeddedRows& e : embedded) n += copies_bytes(e.copies) + kAlign;
   for (const HeadReads& h : heads) n += h.reads.size() * sizeof(int64_t) + kAlign;

@@ -50,6 +50,7 @@ struct Capture {
   int at = 0;
   RowCopies copies;  // batch row to head input
   RowCopies stored;  // batch row to place in KvPool::hidden
+  RowCopies pooled;  // batch row to pooled row
 };
 
 // Head inputs that an early head transforms first.
@@ -103,9 +104,11 @@ class Plan {
 
   struct Item {
     absl::Status status;
-    int first_row = 0;   // batch row of run row 0
-    int first_read = 0;  // its first head input
-    int reads = 0;       // its head inputs: one per output that is not a hidden row
+    int first_row = 0;     // batch row of run row 0
+    int first_read = 0;    // its first head input
+    int reads = 0;         // its head inputs: one per output that the head answers
+    int first_pooled = 0;  // its first pooled row
+    int pooled = 0;        // its pooled rows: one per output of a Read::pool
   };
   std::vector<Item> items;          // by Batch::works
   std::vector<Token> token;         // [rows]; -1 for frontier rows, masks and replaced embeddings
@@ -123,6 +126,7 @@ class Plan {
   std::vector<Segment> segments;  // ascending
   std::vector<Capture> captures;  // ascending, one per `at`
   int reads = 0;                  // head inputs
+  int pooled = 0;                 // rows whose states after the last norm are read
   std::vector<HeadReads> heads;   // one per early head
 
   int rows() const { return static_cast<int>(token.size()); }
@@ -146,7 +150,7 @@ class Plan {
   void mark_replaced();
   void add_rows(const Work& work, const ModelShape& shape, const PoolSize& pool);
   void add_visibility(const Work& work, const ModelShape& shape);
-  void see_all(const Work& work);
+  void see_all(const Work& work, int window);
   void add_memory(const Work& work);
   void add_frontier(const Work& work, const PoolSize& pool);
   void add_reads(const Work& work, Item& item);

@@ -27,6 +27,9 @@ struct RowView {
   const int32_t* prompts = nullptr;      // [rows] prompts among its extra rows; null: none
   const int32_t* extra = nullptr;
   const int32_t* pages = nullptr;
+  // [rows] instead of first_key and dense_end, in layers with a bidirectional window; null: none.
+  const int32_t* near_first = nullptr;
+  const int32_t* near_end = nullptr;
   int window = 0;  // of the layer; 0: the plan's
 
   // On the host, for splitting the work:
@@ -54,6 +57,7 @@ struct RowColumns {
   std::vector<int64_t> slot;
   // With cross-attention: the start of the memory's page table in pages, and the memory's rows.
   std::vector<int32_t> memory_table, memory_rows;
+  std::vector<int32_t> near_first, near_end;  // with a bidirectional window
 
   int rows() const { return static_cast<int>(position.size()); }
 
@@ -78,7 +82,7 @@ struct RowColumns {
 
   void clear() {
     for (auto* c : {&position, &table, &first_key, &dense_end, &extra_begin, &extra_end, &prompts,
-                    &memory_table, &memory_rows}) {
+                    &memory_table, &memory_rows, &near_first, &near_end}) {
       c->clear();
     }
     slot.clear();
@@ -93,6 +97,10 @@ struct RowColumns {
     extra_end.push_back(from.extra_end[r]);
     prompts.push_back(from.prompts[r]);
     slot.push_back(from.slot[r]);
+    if (!from.near_first.empty()) {
+      near_first.push_back(from.near_first[r]);
+      near_end.push_back(from.near_end[r]);
+    }
     if (from.memory_rows.empty()) return;
     memory_table.push_back(from.memory_table[r]);
     memory_rows.push_back(from.memory_rows[r]);

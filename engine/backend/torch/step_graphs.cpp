@@ -53,7 +53,8 @@ StepGraphs::StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool
       tokens_(pool.device_queue->queue->device_memory(kMostRows * sizeof(int32_t))) {}
 
 bool StepGraphs::can_run(const Plan& plan) {
-  if (plan.rows() == 0 || plan.rows() > kMostRows || plan.reads == 0 || plan.reads > kMostRows) {
+  if (plan.rows() == 0 || plan.rows() > kMostRows || plan.reads == 0 || plan.reads > kMostRows ||
+      plan.pooled > 0) {
     return false;
   }
   const bool only_tokens = plan.replaced.empty() && plan.masks.empty() && plan.embedded.empty();

@@ -80,8 +80,8 @@ class StepGraphs {
   }
   // Whether steps of such a model can be replayed.
   static bool supports(const Model& model, const ModelShape& shape) {
-    return model.can_be_captured() && !shape.encodes && !shape.reads_memory &&
-           shape.max_positions >= kMostRows / 2;
+    return model.can_be_captured() && !shape.encodes && !shape.bidirectional &&
+           !shape.reads_memory && shape.max_positions >= kMostRows / 2;
   }
 
   // All outlive this; the pool's device queue is not null. scratch: the first of its scratch pages;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/config.h"
+#include "engine/base/embedding.h"
 #include "engine/base/ids.h"
 #include "engine/base/sampling_params.h"
 #include "engine/pass/backend.h"
@@ -29,6 +30,7 @@ struct LoadedModel {
   int64_t default_min_new_tokens = 0;
   std::optional<int64_t> default_max_new_tokens;
   std::vector<Token> eos;
+  EmbeddingSettings embedding;
   const LoadedModel* encoder = nullptr;  // runs the prompt; the decoder begins with start_token
   Token start_token = 0;
   // The same model on other devices, each with its own shape, pools and encoder. A request runs on

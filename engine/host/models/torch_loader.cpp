@@ -8,6 +8,7 @@
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/gguf/tokenizer.h"
 #include "engine/backend/torch/weights/hf/config.h"
+#include "engine/backend/torch/weights/hf/embedding_config.h"
 #include "engine/backend/torch/weights/hf/generation_config.h"
 #include "engine/base/status.h"
 #include "engine/host/models/loader.h"
@@ -38,12 +39,23 @@ absl::Status load_text(const std::string& path, LoadedModel* model) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<EmbeddingSettings> load_embedding(const std::string& path, const DecoderConfig& hf) {
+  TANDEM_ASSIGN_OR_RETURN(EmbeddingSettings settings, load_embedding_config(path));
+  if (!settings.dense.empty() && settings.dense.front().in != hf.hidden_size) {
+    return out_of_range(absl::StrCat(path, "/modules.json: in_features of the first Dense"),
+                        settings.dense.front().in,
+                        absl::StrCat(hf.hidden_size, ", the hidden size"));
+  }
+  return settings;
+}
+
 // Text files and generation defaults.
 absl::Status load_small_files(const LoadContext& context, const DecoderConfig& hf, LoadedModel* m) {
   TANDEM_RETURN_IF_ERROR(load_text(m->config.path, m));
   TANDEM_ASSIGN_OR_RETURN(const GenerationDefaults defaults,
                           load_generation_config(m->config.path));
   m->default_max_new_tokens = defaults.max_new_tokens;
+  TANDEM_ASSIGN_OR_RETURN(m->embedding, load_embedding(m->config.path, hf));
   m->default_min_new_tokens = defaults.min_new_tokens;
   m->eos = defaults.eos_token_ids.empty() ? hf.eos_token_ids : defaults.eos_token_ids;
   m->defaults = params_of(defaults, m->eos);
@@ -97,7 +109,8 @@ absl::Status TorchLoader::check(const ModelConfig& model) const {
   LoadedModel unused;
   TANDEM_RETURN_IF_ERROR(load_text(model.path, &unused));
   TANDEM_RETURN_IF_ERROR(load_generation_config(model.path).status());
-  return load_hf_config(model.path).status();
+  TANDEM_ASSIGN_OR_RETURN(const DecoderConfig hf, load_hf_config(model.path));
+  return load_embedding(model.path, hf).status();
 }
 
 // Adds the model to `loaded`, and its encoder if it has one.

@@ -1,5 +1,7 @@
 #include "engine/host/requests/listeners.h"
 
+#include <cmath>
+
 namespace tandem {
 
 void ScoreListener::on_end(const SequenceEnd& end) {
@@ -33,6 +35,32 @@ ScoreResult ScoreListener::result() const {
     (i < prompt ? result.prompt : result.continuation).push_back(std::move(info));
   }
   result.usage.prompt_tokens = request_.prompt_tokens;
+  return result;
+}
+
+void EmbedListener::on_end(const SequenceEnd& end) {
+  claims_->ended();
+  pool_->post([done = done_, ended = ended_,
+               result = end.status.ok() ? result() : absl::StatusOr<EmbedResult>(end.status)] {
+    done(result);
+    ended();
+  });
+}
+
+absl::StatusOr<EmbedResult> EmbedListener::result() const {
+  EmbedResult result;
+  std::vector<double> state = pooled_;
+  for (const DenseLayer& dense : request_.settings->dense) state = dense.of(state);
+  double squares = 0;
+  for (size_t i = 0; i < request_.dimensions; ++i) squares += state[i] * state[i];
+  if (request_.normalize && squares == 0) {
+    return absl::InternalError("the embedding is zero, which has no direction");
+  }
+  const double scale = request_.normalize ? 1 / std::sqrt(squares) : 1;
+  for (size_t i = 0; i < request_.dimensions; ++i) {
+    result.values.push_back(static_cast<float>(state[i] * scale));
+  }
+  result.usage.prompt_tokens = static_cast<int64_t>(request_.tokens.size());
   return result;
 }
 

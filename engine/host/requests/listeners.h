@@ -72,4 +72,34 @@ class ScoreListener final : public SequenceListener {
   std::vector<Scored> scored_;
 };
 
+// Normalizes an embedding and delivers it on a text thread.
+class EmbedListener final : public SequenceListener {
+ public:
+  using Done = std::function<void(absl::StatusOr<EmbedResult>)>;
+
+  // `claims` are released as the request proceeds.
+  EmbedListener(Worker* pool, ResolvedEmbed request, std::shared_ptr<Claims> claims, Done done,
+                std::function<void()> ended)
+      : pool_(pool),
+        request_(std::move(request)),
+        claims_(std::move(claims)),
+        done_(std::move(done)),
+        ended_(std::move(ended)) {}
+
+  std::vector<double>* pooled() { return &pooled_; }
+  void on_admitted() override { claims_->admitted(); }
+  void on_tokens(std::span<Emitted>) override {}
+  void on_end(const SequenceEnd& end) override;
+
+ private:
+  absl::StatusOr<EmbedResult> result() const;
+
+  Worker* const pool_;
+  const ResolvedEmbed request_;
+  const std::shared_ptr<Claims> claims_;
+  const Done done_;
+  const std::function<void()> ended_;
+  std::vector<double> pooled_;
+};
+
 }  // namespace tandem

@@ -15,6 +15,10 @@ namespace {
 
 constexpr double kMinute = 60;
 
+bool bounded(const ClientLimits& limits) {
+  return limits.max_requests > 0 || limits.requests_per_minute > 0 || limits.tokens_per_minute > 0;
+}
+
 // Holds at least 1, or no request would ever pass.
 double bucket_size(double per_minute) { return std::max(per_minute, 1.0); }
 
@@ -42,6 +46,7 @@ Quotas::OpenRequest& Quotas::OpenRequest::operator=(OpenRequest&& other) noexcep
   use_ = std::exchange(other.use_, nullptr);
   of_ = std::exchange(other.of_, nullptr);
   client_ = other.client_;
+  part_ = other.part_;
   return *this;
 }
 
@@ -54,11 +59,12 @@ void Quotas::OpenRequest::charge(int64_t tokens) {
 }
 
 void Quotas::OpenRequest::close() {
-  if (ClientUse* const use = std::exchange(use_, nullptr)) use->open.add(-1);
+  ClientUse* const use = std::exchange(use_, nullptr);
+  if (use && !part_) use->open.add(-1);
   Quotas* const of = std::exchange(of_, nullptr);
   if (!of) return;
   const MutexLock lock(&of->mutex_);
-  --client_->second.open;
+  --(part_ ? client_->second.parts : client_->second.open);
 }
 
 const ClientLimits& Quotas::limits_of(const std::string& client) const {
@@ -84,9 +90,7 @@ absl::StatusOr<Quotas::OpenRequest> Quotas::open(const std::string& client, Reje
   const ClientLimits& limits = limits_of(client);
   ClientUse& use = use_of(client);
   absl::StatusOr<OpenRequest> open = OpenRequest();
-  if (limits.max_requests > 0 || limits.requests_per_minute > 0 || limits.tokens_per_minute > 0) {
-    open = open_bounded(client, limits, reason);
-  }
+  if (bounded(limits)) open = open_bounded(client, limits, reason);
   if (!open.ok()) {
     use.refused[static_cast<size_t>(*reason)].add();
     return open;
@@ -97,18 +101,39 @@ absl::StatusOr<Quotas::OpenRequest> Quotas::open(const std::string& client, Reje
   return open;
 }
 
+Quotas::OpenRequest Quotas::open_part(const std::string& client) {
+  OpenRequest part;
+  part.part_ = true;
+  part.use_ = &use_of(client);
+  const ClientLimits& limits = limits_of(client);
+  if (!bounded(limits)) return part;
+  const MutexLock lock(&mutex_);
+  part.of_ = this;
+  part.client_ = &state_locked(client, limits);
+  ++part.client_->second.parts;
+  return part;
+}
+
+Quotas::Clients::value_type& Quotas::state_locked(const std::string& client,
+                                                  const ClientLimits& limits) {
+  if (clients_.size() >= forget_at_) forget_locked();
+  const auto [place, fresh] = clients_.try_emplace(client);
+  if (fresh) {
+    place->second = {.limits = &limits,
+                     .requests = bucket_size(limits.requests_per_minute),
+                     .tokens = limits.tokens_per_minute,
+                     .as_of = clock_->now()};
+  }
+  fill_locked(place->second);
+  return *place;
+}
+
 absl::StatusOr<Quotas::OpenRequest> Quotas::open_bounded(const std::string& client,
                                                          const ClientLimits& limits,
                                                          RejectReason* reason) {
   const MutexLock lock(&mutex_);
-  if (clients_.size() >= forget_at_) forget_locked();
-  const auto [place, fresh] = clients_.try_emplace(client);
-  Client& own = place->second;
-  if (fresh) {
-    own = {&limits, 0, bucket_size(limits.requests_per_minute), limits.tokens_per_minute,
-           clock_->now()};
-  }
-  fill_locked(own);
+  Clients::value_type& state = state_locked(client, limits);
+  Client& own = state.second;
   if (limits.max_requests > 0 && own.open >= limits.max_requests) {
     *reason = RejectReason::kQuotaOpen;
     return exceeded(client, absl::StrCat(own.open, " requests are open"), limits.max_requests,
@@ -128,7 +153,7 @@ absl::StatusOr<Quotas::OpenRequest> Quotas::open_bounded(const std::string& clie
   own.requests -= 1;
   OpenRequest open;
   open.of_ = this;
-  open.client_ = &*place;
+  open.client_ = &state;
   return open;
 }
 
@@ -156,7 +181,7 @@ void Quotas::forget_locked() {
     const double most = limits.requests_per_minute;
     const bool full = (most == 0 || client.requests >= bucket_size(most)) &&
                       client.tokens >= limits.tokens_per_minute;
-    it = client.open == 0 && full ? clients_.erase(it) : std::next(it);
+    it = client.open == 0 && client.parts == 0 && full ? clients_.erase(it) : std::next(it);
   }
   forget_at_ = std::max(kFewClients, 2 * clients_.size());
 }

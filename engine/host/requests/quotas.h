@@ -36,6 +36,7 @@ class Quotas {
   struct Client {
     const ClientLimits* limits = nullptr;
     int open = 0;
+    int parts = 0;        // of open calls
     double requests = 0;  // in the bucket at `as_of`
     double tokens = 0;
     TimePoint as_of;
@@ -43,7 +44,7 @@ class Quotas {
   using Clients = std::unordered_map<std::string, Client>;
 
  public:
-  // Counts as an open request until it is closed or destroyed.
+  // Counts as an open request, unless it is part of one, until it is closed or destroyed.
   class OpenRequest {
    public:
     OpenRequest() = default;
@@ -60,6 +61,7 @@ class Quotas {
     ClientUse* use_ = nullptr;  // null: closed
     Quotas* of_ = nullptr;      // null, with client_: the client has no quotas
     Clients::pointer client_ = nullptr;
+    bool part_ = false;
   };
 
   // `clock` outlives the quotas.
@@ -69,6 +71,8 @@ class Quotas {
   absl::Status check_priority(const std::string& client, int priority) const;
   // RESOURCE_EXHAUSTED with a retry delay; `reason` gets the exhausted quota.
   absl::StatusOr<OpenRequest> open(const std::string& client, RejectReason* reason);
+  // A part of an open request: only its tokens count. It is never refused.
+  OpenRequest open_part(const std::string& client);
 
   // By client that the limits name; all others together under "".
   const std::map<std::string, ClientUse>& uses() const { return uses_; }
@@ -81,6 +85,8 @@ class Quotas {
 
   const ClientLimits& limits_of(const std::string& client) const;
   ClientUse& use_of(const std::string& client);
+  Clients::value_type& state_locked(const std::string& client, const ClientLimits& limits)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // For a client with quotas.
   absl::StatusOr<OpenRequest> open_bounded(const std::string& client, const ClientLimits& limits,
                                            RejectReason* reason);
@@ -91,7 +97,7 @@ class Quotas {
   const Clock* const clock_;
   std::map<std::string, ClientUse> uses_;  // complete from the start
   mutable Mutex mutex_;
-  // Clients without open requests and with full buckets are dropped when there are many.
+  // Clients without open requests or parts and with full buckets are dropped when there are many.
   Clients clients_ ABSL_GUARDED_BY(mutex_);
   size_t forget_at_ ABSL_GUARDED_BY(mutex_) = kFewClients;
 };

@@ -162,6 +162,28 @@ struct ScoreRequest {
   int64_t top_logprobs = 0;
   int priority = 0;
   TimePoint deadline = kNever;
+  bool part_of_call = false;  // of Engine::open_call: only its tokens count for quotas
+};
+
+// An embedding of a text or tokens.
+struct EmbedRequest {
+  std::string model;
+  std::string request_id;
+  std::string client;
+  std::string host;
+  Prompt prompt;                      // text or token ids
+  std::optional<std::string> prefix;  // put before the text
+  std::string prompt_name;            // EmbeddingSettings::prompts; empty: the default
+  bool add_special_tokens = true;
+  int64_t dimensions = 0;         // the first ones, normalized again; 0: all
+  std::optional<bool> normalize;  // unset: as the model's files say
+  int priority = 0;
+  TimePoint deadline = kNever;
+  bool part_of_call = false;  // as ScoreRequest::part_of_call
+};
+struct EmbedResult {
+  std::vector<float> values;
+  Usage usage;
 };
 
 // Text to tokens and back. They run no model.
@@ -217,6 +239,7 @@ struct DeploymentInfo {
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t max_new_tokens = 0;
+  int embedding_width = 0;
   bool has_chat_template = false;
 
   // Can it serve any request? An instance of the large model is enough.

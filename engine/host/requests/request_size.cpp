@@ -83,6 +83,10 @@ int64_t bytes_of(const ScoreRequest& request) {
   return kRequestBytes + prompt_bytes(request.prompt) + continuation_bytes(request);
 }
 
+int64_t bytes_of(const EmbedRequest& request) {
+  return kRequestBytes + prompt_bytes(request.prompt) + text_bytes(request.prefix.value_or(""));
+}
+
 int64_t bytes_of(const TokenizeRequest& request) {
   return kRequestBytes + prompt_bytes(request.prompt);
 }
@@ -100,6 +104,12 @@ absl::Status check_size(const Deployment& deployment, const ScoreRequest& reques
   TANDEM_RETURN_IF_ERROR(check_prompt(deployment, request.prompt, most / 2));
   return check_bytes(deployment, "continuation", continuation_bytes(request),
                      deployment.max_text_bytes(), most / 2);
+}
+
+absl::Status check_size(const Deployment& deployment, const EmbedRequest& request, int64_t most) {
+  TANDEM_RETURN_IF_ERROR(check_prompt(deployment, request.prompt, most / 2));
+  return check_bytes(deployment, "prefix", text_bytes(request.prefix.value_or("")),
+                     deployment.max_text_bytes(), most / 2 - kRequestBytes);
 }
 
 absl::Status check_size(const Deployment& deployment, const TokenizeRequest& request,

@@ -12,6 +12,7 @@ namespace tandem {
 // Memory of a waiting request: its texts, its lists and about 1 KiB.
 int64_t bytes_of(const GenerateRequest& request);
 int64_t bytes_of(const ScoreRequest& request);
+int64_t bytes_of(const EmbedRequest& request);
 int64_t bytes_of(const TokenizeRequest& request);
 int64_t bytes_of(const DetokenizeRequest& request);
 
@@ -20,6 +21,7 @@ int64_t bytes_of(const DetokenizeRequest& request);
 // the bytes: the memory for waiting requests.
 absl::Status check_size(const Deployment& deployment, const GenerateRequest& request, int64_t most);
 absl::Status check_size(const Deployment& deployment, const ScoreRequest& request, int64_t most);
+absl::Status check_size(const Deployment& deployment, const EmbedRequest& request, int64_t most);
 absl::Status check_size(const Deployment& deployment, const TokenizeRequest& request, int64_t most);
 absl::Status check_size(const Deployment& deployment, const DetokenizeRequest& request,
                         int64_t most);

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
 #include "engine/host/methods/plan.h"
@@ -118,10 +120,44 @@ absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_answer_constraint(
   return resolved;
 }
 
+absl::Status check_generates(const Deployment& deployment, absl::string_view call) {
+  const ModelShape& shape = deployment.large->shape;
+  if (!shape.embeds_only) return absl::OkStatus();
+  return with_reason(
+      absl::FailedPreconditionError(absl::StrCat(
+          call, ": model \"", deployment.name, "\" ",
+          shape.bidirectional ? "is bidirectional" : "has no output matrix", "; offered: Embed")),
+      "METHOD_NOT_OFFERED");
+}
+
+// The text before the input. Token ids have none.
+absl::StatusOr<std::string> prefix_of(const EmbeddingSettings& settings,
+                                      const EmbedRequest& request) {
+  const bool named = !request.prompt_name.empty();
+  if (!std::holds_alternative<std::string>(request.prompt)) {
+    if (!named && !request.prefix.has_value()) return "";
+    return out_of_range(named ? "prompt_name" : "prefix", "set", "unset with token ids");
+  }
+  if (request.prefix.has_value()) {
+    if (!named) return *request.prefix;
+    return out_of_range("prompt_name", "set", "unset with prefix");
+  }
+  const std::string& name = named ? request.prompt_name : settings.default_prompt;
+  if (name.empty()) return "";
+  const auto prompt = settings.prompts.find(name);
+  if (prompt != settings.prompts.end()) return prompt->second;
+  std::vector<std::string> names;
+  for (const auto& [known, text] : settings.prompts) names.push_back(known);
+  return out_of_range(
+      "prompt_name", quote_value(name),
+      names.empty() ? "unset: the model's files have no prompts" : absl::StrJoin(names, ", "));
+}
+
 }  // namespace
 
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
                                  uint64_t fresh_seed) {
+  TANDEM_RETURN_IF_ERROR(check_generates(deployment, "generate"));
   Resolved resolved;
   SequenceSpec& spec = resolved.spec;
   const Writer writer = writer_of(deployment, request);
@@ -187,6 +223,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
 }
 
 absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreRequest& request) {
+  TANDEM_RETURN_IF_ERROR(check_generates(deployment, "score"));
   ResolvedScore resolved;
   if (deployment.large->encoder != nullptr) {
     return absl::FailedPreconditionError(
@@ -215,6 +252,43 @@ absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreR
   }
   TANDEM_RETURN_IF_ERROR(check_top_logprobs(request.top_logprobs));
   resolved.begin = request.score_prompt ? 1 : static_cast<int>(resolved.prompt_tokens);
+  return resolved;
+}
+
+absl::StatusOr<ResolvedEmbed> resolve(const Deployment& deployment, const EmbedRequest& request) {
+  const LoadedModel& model = *deployment.large;
+  if (model.encoder != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("embed: model \"", deployment.name, "\" has an encoder; offered: Generate"));
+  }
+  Violations wrong;
+  ResolvedEmbed resolved;
+  resolved.settings = &model.embedding;
+  resolved.normalize = request.normalize.value_or(model.embedding.normalize);
+  const auto width = static_cast<int64_t>(model.embedding.width(model.shape.hidden_size));
+  if (request.dimensions < 0 || request.dimensions > width) {
+    wrong.add(out_of_range("dimensions", request.dimensions, absl::StrCat("1 to ", width)));
+  }
+  resolved.dimensions = static_cast<size_t>(request.dimensions > 0 ? request.dimensions : width);
+  absl::StatusOr<std::string> prefix = prefix_of(model.embedding, request);
+  wrong.add(prefix.status());
+  TANDEM_RETURN_IF_ERROR(wrong.status());
+  Prompt prompt = request.prompt;
+  if (auto* text = std::get_if<std::string>(&prompt); text != nullptr && !text->empty()) {
+    text->insert(0, *prefix);
+  }
+  TANDEM_ASSIGN_OR_RETURN(resolved.tokens,
+                          tokenize(deployment, prompt, request.add_special_tokens));
+  const auto n = static_cast<int64_t>(resolved.tokens.size());
+  // The pass of a bidirectional model is never divided.
+  const bool whole = model.shape.bidirectional && deployment.step_rows < deployment.context_length;
+  const int64_t most = whole ? deployment.step_rows : deployment.context_length;
+  if (n > most) {
+    return with_reason(
+        out_of_range("input", absl::StrCat(n, " tokens"),
+                     absl::StrCat("at most ", most, whole ? " (limits.step_rows)" : "")),
+        "CONTEXT_LENGTH_EXCEEDED");
+  }
   return resolved;
 }
 

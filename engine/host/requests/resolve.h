@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/base/embedding.h"
 #include "engine/grammar/grammar_constraint.h"
 #include "engine/host/deployment.h"
 #include "engine/host/requests/answer_format.h"
@@ -41,5 +42,14 @@ struct ResolvedScore {
   int begin = 0;
 };
 absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreRequest& request);
+
+// The tokens to embed.
+struct ResolvedEmbed {
+  std::vector<Token> tokens;
+  const EmbeddingSettings* settings = nullptr;  // the model's, which outlive the request
+  bool normalize = true;
+  size_t dimensions = 0;  // of the result
+};
+absl::StatusOr<ResolvedEmbed> resolve(const Deployment& deployment, const EmbedRequest& request);
 
 }  // namespace tandem

@@ -70,6 +70,7 @@ struct FakeEngine {
 };
 
 struct Answer {
+  std::shared_ptr<int> open = std::make_shared<int>();  // the call holds it too
   std::optional<absl::StatusOr<v1::RerankResponse>> response;
   std::shared_ptr<Rerank> rerank;
 };
@@ -87,11 +88,15 @@ std::shared_ptr<Answer> start(const v1::RerankRequest& request, FakeEngine* engi
   CallInfo info;
   info.client = "c";
   info.request_id = "id";
-  answer->rerank = Rerank::start(request, info, engine->scorer(),
-                                 [answer](absl::StatusOr<v1::RerankResponse> response) {
-                                   EXPECT_FALSE(answer->response.has_value());
-                                   answer->response = std::move(response);
-                                 });
+  answer->rerank =
+      Rerank::start(request, info, engine->scorer(),
+                    std::shared_ptr<OpenCall>(answer->open, static_cast<OpenCall*>(nullptr)),
+                    [answer](absl::StatusOr<v1::RerankResponse> response) {
+                      EXPECT_FALSE(answer->response.has_value());
+                      EXPECT_EQ(answer->open.use_count(), 1) << "the call is not open any more";
+                      answer->response = std::move(response);
+                    });
+  if (!answer->response.has_value()) EXPECT_EQ(answer->open.use_count(), 2);
   return answer;
 }
 
@@ -176,6 +181,7 @@ TEST(Rerank, Prompt) {
             "<|im_start|>assistant\n<think>\n\n</think>\n\n");
   EXPECT_FALSE(asked.add_special_tokens);
   EXPECT_EQ(asked.client, "c");
+  EXPECT_TRUE(asked.part_of_call);
   request.set_instruction("be strict");
   start(request, &engine);
   EXPECT_THAT(std::get<std::string>(engine.waiting[1].request.prompt),

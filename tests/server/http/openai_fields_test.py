@@ -10,6 +10,7 @@ from tests.conftest import ROOT
 openai = pytest.importorskip("openai")
 from openai.resources.chat.completions import Completions as Chats  # noqa: E402
 from openai.resources.completions import Completions  # noqa: E402
+from openai.resources.embeddings import Embeddings  # noqa: E402
 
 # Options of the client, not fields of the request.
 OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
@@ -71,6 +72,13 @@ COMPLETION = {
         )
     },
 }  # fmt: skip
+EMBEDDINGS = {
+    "input": [("x", TAKEN), ([120], TAKEN), (["x", "y"], TAKEN), ([[120], [121]], TAKEN), ({}, REFUSED)],
+    "model": [("fake", TAKEN)],
+    "dimensions": [(4, TAKEN), (0, REFUSED)],
+    "encoding_format": [("float", TAKEN), ("base64", TAKEN), ("hex", REFUSED)],
+    "user": [("u", TAKEN)],
+}  # fmt: skip
 
 
 def parameters(create):
@@ -86,13 +94,14 @@ def rows(path):
     return {name: (origin, effect) for name, origin, effect in found}
 
 
-ROWS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
+ROWS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/embeddings": EMBEDDINGS}
 
 
 def test_the_tables_have_what_openais_client_sends():
     for path, create in (
         ("/v1/completions", Completions.create),
         ("/v1/chat/completions", Chats.create),
+        ("/v1/embeddings", Embeddings.create),
     ):
         assert {
             name for name, (origin, _) in rows(path).items() if origin == "OpenAI"
@@ -137,6 +146,13 @@ def test_each_field_of_a_completion_does_what_its_row_says(client):
         for value, outcome in values:
             least = {"model": "fake", "prompt": "x", **few}
             check(client.completions.create, name, value, outcome, **least)
+
+
+def test_each_field_of_embeddings_does_what_its_row_says(client):
+    assert set(EMBEDDINGS) == parameters(Embeddings.create)
+    for name, values in EMBEDDINGS.items():
+        for value, outcome in values:
+            check(client.embeddings.create, name, value, outcome, model="fake", input="x")
 
 
 def test_rows_refused_and_ignored_are_true():

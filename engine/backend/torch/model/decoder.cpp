@@ -25,7 +25,10 @@ Decoder::Decoder(std::string name, const DecoderConfig& c,
   shape_.hidden_size = c.hidden_size;
   shape_.max_positions = c.max_positions;
   // With full-attention layers, no row can be dropped.
-  shape_.window = c.full_layers.empty() ? c.window : 0;
+  shape_.window = c.full_layers.empty() && !c.bidirectional ? c.window : 0;
+  shape_.bidirectional = c.bidirectional;
+  shape_.local_window = c.bidirectional ? c.window : 0;
+  shape_.embeds_only = c.bidirectional || c.headless;
   shape_.reads_memory = c.has_cross_attention();
   shape_.weight_bytes = weights_.bytes(c.layers);
   shape_.parameters = weights_.parameters(c.layers);
@@ -47,13 +50,21 @@ void Decoder::add_positions(at::Tensor& x, const int32_t* replaced, const int32_
 void Decoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
                   const Memory& memory) {
   RowView seen = rows;
+  const auto set_window = [&](int window) {
+    if (!config_.bidirectional) {
+      seen.window = config_.full_layers.empty() ? 0 : window;
+      return;
+    }
+    seen.first_key = window > 0 ? rows.near_first : rows.first_key;
+    seen.dense_end = window > 0 ? rows.near_end : rows.dense_end;
+  };
   for (int i = from; i < to; ++i) {
     const auto layer = static_cast<size_t>(i);
     const auto kv_of = [&](const KvPool& in) {
       return LayerKv{config_.heads, config_.kv_heads, config_.head_dim, in.layer_keys[layer],
                      in.layer_values[layer]};
     };
-    seen.window = config_.full_layers.empty() ? 0 : config_.window_of(i);
+    set_window(config_.window_of(i));
     std::optional<SeenKv> read;
     if (memory.pool != nullptr) read.emplace(SeenKv{memory.rows, kv_of(*memory.pool)});
     runner_.run(i, weights_.layers[layer], weights_.distances, x, {seen, kv_of(pool)},
@@ -66,6 +77,10 @@ void Decoder::head(at::Tensor& logits, const at::Tensor& hidden, int ids, int wh
   const int64_t n = hidden.size(0);
   at::Tensor& normed = head_in_.rows(n);
   weights_.head.into(logits, {hidden, weights_.final_norm, normed}, ids, whole);
+}
+
+void Decoder::final_norm(at::Tensor& out, const at::Tensor& hidden) {
+  ops_.norm(out, hidden, weights_.final_norm);
 }
 
 }  // namespace tandem

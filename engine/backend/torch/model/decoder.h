@@ -38,6 +38,7 @@ class Decoder final : public Model {
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) override;
+  void final_norm(at::Tensor& out, const at::Tensor& hidden) override;
   int most_head_rows() const override { return weights_.head.most_rows(); }
   bool can_be_captured() const override { return true; }
   // Prepares run() for positions up to max_position, like embed().

@@ -69,4 +69,7 @@ void Encoder::head(at::Tensor& /*logits*/, const at::Tensor& /*hidden*/, int /*i
   TORCH_CHECK(false, "an encoder has no head");
 }
 
+// run() ends with the final norm.
+void Encoder::final_norm(at::Tensor& out, const at::Tensor& hidden) { out.copy_(hidden); }
+
 }  // namespace tandem

@@ -35,6 +35,7 @@ class Encoder final : public Model {
            const Memory& memory) override;
   // Throws: there is no head.
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) override;
+  void final_norm(at::Tensor& out, const at::Tensor& hidden) override;
 
  private:
   const DecoderConfig config_;  // the encoder's

@@ -50,6 +50,9 @@ class Model {
   // first `ids` columns are needed, but all columns of the first `whole` rows. whole: 0 on CUDA.
   virtual void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) = 0;
 
+  // out = final norm(hidden). Both [n, hidden], of the geometry's hidden_type.
+  virtual void final_norm(at::Tensor& out, const at::Tensor& hidden) = 0;
+
   // The most rows of head() that do not unpack its weights.
   virtual int most_head_rows() const { return std::numeric_limits<int>::max(); }
 };

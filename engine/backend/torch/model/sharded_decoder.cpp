@@ -88,4 +88,8 @@ void ShardedDecoder::head(at::Tensor& logits, const at::Tensor& hidden, int ids,
   parts_.front().decoder->head(logits, hidden, ids, whole);
 }
 
+void ShardedDecoder::final_norm(at::Tensor& out, const at::Tensor& hidden) {
+  parts_.front().decoder->final_norm(out, hidden);
+}
+
 }  // namespace tandem

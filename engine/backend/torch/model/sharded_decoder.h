@@ -45,6 +45,7 @@ class ShardedDecoder final : public Model {
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) override;
+  void final_norm(at::Tensor& out, const at::Tensor& hidden) override;
 
  private:
   struct Part {

@@ -93,6 +93,8 @@ struct DecoderConfig {
   int max_distance = 0;
   int window = 0;                 // in rows, including the current one; 0: none
   std::vector<bool> full_layers;  // layers with global attention; empty: all layers have the window
+  bool bidirectional = false;     // rows see all others, within the window on both sides
+  bool headless = false;          // a file of the base model, without the output matrix
 
   bool tie_word_embeddings = false;
   double output_scale = 1;                       // applied to the last norm's output

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -19,6 +20,14 @@ bool same_values(const TensorView& a, const TensorView& b) {
 DecoderNames prefixed(DecoderNames names) {
   for (std::string* name : {&names.embedding, &names.positions, &names.layer, &names.final_norm}) {
     if (!name->empty()) *name = names.prefix + *name;
+  }
+  return names;
+}
+
+// The names of a file of the base model, without the head: "layers.", not "model.layers.".
+DecoderNames without_model(DecoderNames names) {
+  for (std::string* name : {&names.embedding, &names.positions, &names.layer, &names.final_norm}) {
+    *name = std::string(absl::StripPrefix(*name, "model."));
   }
   return names;
 }
@@ -153,7 +162,13 @@ absl::StatusOr<DecoderLayout> check_decoder(const DecoderConfig& given,
                                             const TensorSource& source) {
   DecoderConfig config = given;
   const DecoderNames longer = prefixed(config.names);
-  if (source.find(longer.embedding + ".weight") != nullptr) config.names = longer;
+  const DecoderNames shorter = without_model(config.names);
+  if (source.find(longer.embedding + ".weight") != nullptr) {
+    config.names = longer;
+  } else if (source.find(config.names.embedding + ".weight") == nullptr &&
+             source.find(shorter.embedding + ".weight") != nullptr) {
+    config.names = shorter;
+  }
   const std::string head_name = config.names.head + ".weight";
   const TensorView* head = source.find(head_name);
   const TensorView* embedding = source.find(config.names.embedding + ".weight");

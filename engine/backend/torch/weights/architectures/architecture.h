@@ -25,6 +25,9 @@ struct Architecture {
   // in file.fields.
   absl::Status (*read)(const HfFile& file, DecoderConfig& config);
   bool encoder_decoder = false;
+  // The class of the model without its output matrix; null: NAMEModel for NAMEForCausalLM.
+  const char* base_name = nullptr;
+  bool reads_bidirectional = false;  // `read` handles use_bidirectional_attention
 };
 
 extern const Architecture kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGpt2, kPhi3, kFalcon, kT5,

@@ -3,6 +3,7 @@
 // Embeddings are scaled by sqrt(hidden size). Norms multiply with 1 + weight, are applied before
 // and after attention and MLP, and to each query and key head. The MLP is gated with tanh GELU. For
 // each layer with global attention there are five with a sliding window and their own rotary base.
+// EmbeddingGemma's attention is bidirectional.
 #include <cmath>
 
 #include "engine/backend/torch/weights/architectures/architecture.h"
@@ -24,6 +25,9 @@ absl::Status read_gemma3(const HfFile& file, DecoderConfig& c) {
   read_rope_by_layers(file, {.full = 1e6, .local = 1e4}, c);
   const int64_t pattern = fields.integer("sliding_window_pattern", 6, 1, 1000);
   read_windows(file, {.window = 4096, .full_every = static_cast<int>(pattern)}, c);
+  c.bidirectional = fields.boolean("use_bidirectional_attention", false);
+  // The file has the width of both sides.
+  if (c.bidirectional && c.window > 0) c.window = c.window / 2 + 1;
   c.one_plus_weight = true;
   // Rounded to fp32, as Transformers' buffer is.
   c.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(c.hidden_size)));
@@ -40,6 +44,10 @@ absl::Status read_gemma3(const HfFile& file, DecoderConfig& c) {
 
 }  // namespace
 
-const Architecture kGemma3{"gemma3_text", "Gemma3ForCausalLM", read_gemma3};
+const Architecture kGemma3{.model_type = "gemma3_text",
+                           .name = "Gemma3ForCausalLM",
+                           .read = read_gemma3,
+                           .base_name = "Gemma3TextModel",
+                           .reads_bidirectional = true};
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/strip.h"
 #include "engine/backend/torch/weights/architectures/architecture.h"
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/gguf/model.h"
@@ -24,6 +25,7 @@ struct Neutral {
   const char* field;
   double value;  // false counts as 0, true as 1
 };
+constexpr absl::string_view kBidirectional = "use_bidirectional_attention";
 constexpr std::array<Neutral, 20> kNeutral{{{"pretraining_tp", 1},
                                             {"partial_rotary_factor", 1},
                                             {"rotary_pct", 1},
@@ -43,7 +45,7 @@ constexpr std::array<Neutral, 20> kNeutral{{{"pretraining_tp", 1},
                                             {"alibi", 0},
                                             {"is_causal", 1},
                                             {"add_cross_attention", 0},
-                                            {"use_bidirectional_attention", 0}}};
+                                            {kBidirectional.data(), 0}}};
 
 std::string known(const char* Architecture::* field) {
   std::string all;
@@ -53,7 +55,14 @@ std::string known(const char* Architecture::* field) {
   return all;
 }
 
-const Architecture* find_architecture(JsonFields& fields) {
+// The class of the model without its output matrix; empty: not supported.
+std::string base_name(const Architecture& architecture) {
+  if (architecture.base_name != nullptr) return architecture.base_name;
+  absl::string_view name = architecture.name;
+  return absl::ConsumeSuffix(&name, "ForCausalLM") ? absl::StrCat(name, "Model") : "";
+}
+
+const Architecture* find_architecture(JsonFields& fields, bool* headless) {
   const std::string type = fields.text("model_type", std::nullopt);
   const auto all = architectures();
   const auto found = std::find_if(all.begin(), all.end(),
@@ -62,8 +71,10 @@ const Architecture* find_architecture(JsonFields& fields) {
     fields.refuse("model_type", known(&Architecture::model_type));
     return nullptr;
   }
-  if (const json* names = fields.find("architectures");
-      names != nullptr && *names != json::array({(*found)->name})) {
+  const json* const names = fields.find("architectures");
+  const std::string base = base_name(**found);
+  *headless = names != nullptr && !base.empty() && *names == json::array({base});
+  if (names != nullptr && !*headless && *names != json::array({(*found)->name})) {
     fields.refuse("architectures",
                   absl::StrCat("[\"", (*found)->name, "\"] for model_type ", type));
   }
@@ -78,6 +89,8 @@ void refuse_unsupported(JsonFields& fields, const Architecture& architecture) {
   for (const Neutral& neutral : kNeutral) {
     const json* value = fields.find(neutral.field);
     if (value == nullptr) continue;
+    const bool read = neutral.field == kBidirectional && architecture.reads_bidirectional;
+    if (read) continue;
     const bool same = value->is_boolean()  ? value->get<bool>() == (neutral.value != 0)
                       : value->is_number() ? value->get<double>() == neutral.value
                                            : false;
@@ -105,7 +118,8 @@ std::optional<SafeDType> read_dtype(JsonFields& fields) {
 absl::StatusOr<DecoderConfig> parse_hf_config(const std::string& text, absl::string_view name) {
   TANDEM_ASSIGN_OR_RETURN(const json object, parse_json_object(text, name));
   JsonFields fields(object, absl::StrCat(name, ": "));
-  const Architecture* const architecture = find_architecture(fields);
+  bool headless = false;
+  const Architecture* const architecture = find_architecture(fields, &headless);
   if (architecture == nullptr) return fields.status();
   refuse_unsupported(fields, *architecture);
 
@@ -115,6 +129,8 @@ absl::StatusOr<DecoderConfig> parse_hf_config(const std::string& text, absl::str
   TANDEM_RETURN_IF_ERROR(
       architecture->read({fields, std::string(name), config.model_type}, config));
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings", config.tie_word_embeddings);
+  config.headless = headless;
+  if (headless) config.tie_word_embeddings = true;  // nothing is drawn
   config.dtype = read_dtype(fields);
   config.packed_ints = read_packed_ints(fields, name);
   config.eos_token_ids = fields.token_ids("eos_token_id");

@@ -448,6 +448,32 @@ TEST(HfConfig, DistanceBuckets) {
                                   0, 0, 0, 0));
 }
 
+TEST(HfConfig, BidirectionalGemma3) {
+  const DecoderConfig c = good({{"architectures", {"Gemma3TextModel"}},
+                                {"use_bidirectional_attention", true},
+                                {"sliding_window", 512},
+                                {"sliding_window_pattern", 2}},
+                               "gemma3_text");
+  EXPECT_TRUE(c.bidirectional && c.headless);
+  EXPECT_EQ(c.window, 257) << "a row sees 256 on either side";
+  EXPECT_THAT(c.full_layers, ElementsAre(false, true, false));
+  EXPECT_FALSE(good({{"use_bidirectional_attention", false}}, "gemma3_text").bidirectional);
+  EXPECT_THAT(error({{"use_bidirectional_attention", true}}),
+              HasSubstr("use_bidirectional_attention: true; allowed: false or null"));
+}
+
+TEST(HfConfig, FilesOfTheBaseModel) {
+  for (const auto& [type, name] : {std::pair{"llama", "LlamaModel"},
+                                   {"mistral", "MistralModel"},
+                                   {"qwen2", "Qwen2Model"},
+                                   {"qwen3", "Qwen3Model"}}) {
+    const DecoderConfig c = good({{"architectures", {name}}, {"tie_word_embeddings", false}}, type);
+    EXPECT_TRUE(c.headless && c.tie_word_embeddings) << name;
+  }
+  EXPECT_FALSE(good({}).headless);
+  EXPECT_THAT(error({{"architectures", {"LlamaModel"}}}, "qwen3"), HasSubstr("architectures"));
+}
+
 TEST(HfConfig, UnknownArchitectures) {
   EXPECT_EQ(error({{"model_type", "mamba"}}),
             "config.json: model_type: \"mamba\"; allowed: llama, mistral, qwen2, qwen3, "

@@ -1,0 +1,165 @@
+#include "server/grpc/embed.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+#include "engine/base/violations.h"
+#include "server/edge/peer.h"
+#include "server/grpc/request_from_proto.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kMaxInputs = 2048;
+constexpr int kConcurrent = 32;  // inputs at a time: fairness and batches, not the whole queue
+
+}  // namespace
+
+Embedder embedder_of(Engine* engine) {
+  return {.embed = [engine](EmbedRequest request,
+                            auto done) { return engine->embed(std::move(request), done); },
+          .cancel = [engine](RequestId id) { engine->cancel(id); }};
+}
+
+absl::Status check_embed(const v1::EmbedRequest& request, absl::string_view inputs) {
+  Violations wrong;
+  wrong.add(check_model_name(request.model()));
+  if (request.inputs_size() < 1 || request.inputs_size() > kMaxInputs) {
+    wrong.add(out_of_range(inputs, absl::StrCat(request.inputs_size(), " inputs"),
+                           absl::StrCat("1 to ", kMaxInputs)));
+  }
+  for (int i = 0; i < request.inputs_size(); ++i) {
+    const v1::EmbedInput& input = request.inputs(i);
+    if (!input.text().empty() || input.token_ids().ids_size() > 0) continue;
+    wrong.add(out_of_range(absl::StrCat(inputs, "[", i, "]"), "empty", "a text or token ids"));
+    break;
+  }
+  if (request.has_dimensions() && request.dimensions() < 1) {
+    wrong.add(out_of_range("dimensions", request.dimensions(), "1 to the size of an embedding"));
+  }
+  if (request.priority() < -100 || request.priority() > 100) {
+    wrong.add(out_of_range("priority", request.priority(), "-100 to 100"));
+  }
+  return wrong.status();
+}
+
+int64_t answer_bytes(const v1::EmbedRequest& request, const Engine& engine) {
+  const absl::StatusOr<DeploymentInfo> deployment = engine.deployment(request.model());
+  if (!deployment.ok()) return 0;
+  const int width = deployment->embedding_width;
+  const int values = request.has_dimensions() ? std::min(request.dimensions(), width) : width;
+  return int64_t{request.inputs_size()} * values * static_cast<int64_t>(sizeof(float));
+}
+
+std::shared_ptr<Embed> Embed::start(v1::EmbedRequest request, const CallInfo& info,
+                                    Embedder embedder, std::shared_ptr<OpenCall> open, Done done,
+                                    std::string inputs) {
+  const std::shared_ptr<Embed> embed(new Embed(std::move(request), info, std::move(embedder),
+                                               std::move(open), std::move(done),
+                                               std::move(inputs)));
+  const int first = std::min(kConcurrent, embed->request_.inputs_size());
+  for (int i = 0; i < first; ++i) embed->submit_next();
+  return embed;
+}
+
+Embed::Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder,
+             std::shared_ptr<OpenCall> open, Done done, std::string inputs)
+    : request_(std::move(request)),
+      inputs_(std::move(inputs)),
+      client_(info.client),
+      host_(host_of(info.peer)),
+      request_id_(info.request_id),
+      deadline_(info.deadline),
+      embedder_(std::move(embedder)),
+      done_([open = std::move(open), done = std::move(done)](auto response) mutable {
+        open.reset();
+        done(std::move(response));
+      }),
+      missing_(request_.inputs_size()),
+      running_(static_cast<size_t>(request_.inputs_size())) {
+  response_.set_request_id(request_id_);
+  for (int i = 0; i < missing_; ++i) response_.add_embeddings();
+}
+
+void Embed::cancel() { fail(absl::CancelledError("cancelled by the client")); }
+
+void Embed::submit_next() {
+  int input = 0;
+  {
+    const MutexLock lock(&mutex_);
+    if (!done_ || next_ == request_.inputs_size()) return;
+    input = next_++;
+  }
+  EmbedRequest one;
+  one.model = request_.model();
+  one.request_id = request_id_;
+  one.client = client_;
+  one.host = host_;
+  one.deadline = deadline_;
+  one.priority = request_.priority();
+  one.part_of_call = true;
+  const v1::EmbedInput& from = request_.inputs(input);
+  if (from.has_token_ids()) {
+    one.prompt = std::vector<Token>(from.token_ids().ids().begin(), from.token_ids().ids().end());
+  } else {
+    one.prompt = from.text();
+  }
+  if (request_.has_prefix()) one.prefix = request_.prefix();
+  one.prompt_name = request_.prompt_name();
+  if (request_.has_add_special_tokens()) one.add_special_tokens = request_.add_special_tokens();
+  one.dimensions = request_.dimensions();
+  if (request_.has_normalize()) one.normalize = request_.normalize();
+  const RequestId id = embedder_.embed(
+      std::move(one),
+      [self = shared_from_this(), input](const absl::StatusOr<EmbedResult>& result) {
+        self->embedded(input, result);
+      });
+  bool ended = false;
+  {
+    const MutexLock lock(&mutex_);
+    running_[static_cast<size_t>(input)] = id;
+    ended = !done_;
+  }
+  if (ended) embedder_.cancel(id);  // fail() could not know this one
+}
+
+void Embed::embedded(int input, const absl::StatusOr<EmbedResult>& result) {
+  if (!result.ok()) {
+    return fail(annotate(result.status(), absl::StrCat(inputs_, "[", input, "]")));
+  }
+  Done done;
+  v1::EmbedResponse all;
+  {
+    const MutexLock lock(&mutex_);
+    if (!done_) return;
+    v1::Embedding& embedding = *response_.mutable_embeddings(input);
+    embedding.mutable_values()->Add(result->values.begin(), result->values.end());
+    v1::Usage& usage = *response_.mutable_usage();
+    usage.set_prompt_tokens(usage.prompt_tokens() + result->usage.prompt_tokens);
+    if (--missing_ == 0) {
+      all = std::move(response_);
+      done = std::exchange(done_, nullptr);
+    }
+  }
+  if (done) return done(std::move(all));
+  submit_next();
+}
+
+void Embed::fail(const absl::Status& status) {
+  Done done;
+  std::vector<RequestId> running;
+  {
+    const MutexLock lock(&mutex_);
+    if (!done_) return;
+    done = std::exchange(done_, nullptr);
+    running = running_;
+  }
+  for (const RequestId id : running) {
+    if (id != RequestId{}) embedder_.cancel(id);
+  }
+  done(status);
+}
+
+}  // namespace tandem

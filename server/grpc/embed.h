@@ -1,0 +1,71 @@
+// Generation.Embed: one engine request per input, a few at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/base/mutex.h"
+#include "engine/host/engine.h"
+#include "server/grpc/call_info.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem {
+
+// What an embed call uses of the engine.
+struct Embedder {
+  std::function<RequestId(EmbedRequest, std::function<void(absl::StatusOr<EmbedResult>)>)> embed;
+  std::function<void(RequestId)> cancel;
+};
+Embedder embedder_of(Engine* engine);
+
+// All violations of the request at once. `inputs`: the client's name of that field.
+absl::Status check_embed(const v1::EmbedRequest& request, absl::string_view inputs = "inputs");
+
+// Bytes of the values of the answer; 0 for unknown models.
+int64_t answer_bytes(const v1::EmbedRequest& request, const Engine& engine);
+
+// A call. Thread-safe.
+class Embed : public std::enable_shared_from_this<Embed> {
+ public:
+  using Done = std::function<void(absl::StatusOr<v1::EmbedResponse>)>;
+
+  // REQUIRES: check_embed(request) is OK. `open` is released before `done` is called. `done` is
+  // called once, possibly within start(). The first error of an input ends the call and cancels
+  // the others.
+  static std::shared_ptr<Embed> start(v1::EmbedRequest request, const CallInfo& info,
+                                      Embedder embedder, std::shared_ptr<OpenCall> open, Done done,
+                                      std::string inputs = "inputs");
+
+  // Ends it with CANCELLED.
+  void cancel();
+
+ private:
+  Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder,
+        std::shared_ptr<OpenCall> open, Done done, std::string inputs);
+
+  void submit_next();
+  void embedded(int input, const absl::StatusOr<EmbedResult>& result);
+  void fail(const absl::Status& status);
+
+  const v1::EmbedRequest request_;
+  const std::string inputs_;
+  const std::string client_;
+  const std::string host_;
+  const std::string request_id_;
+  const TimePoint deadline_;
+  const Embedder embedder_;
+
+  Mutex mutex_;
+  Done done_ ABSL_GUARDED_BY(mutex_);  // null: called
+  int next_ ABSL_GUARDED_BY(mutex_) = 0;
+  int missing_ ABSL_GUARDED_BY(mutex_);
+  std::vector<RequestId> running_ ABSL_GUARDED_BY(mutex_);  // by input
+  v1::EmbedResponse response_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem
