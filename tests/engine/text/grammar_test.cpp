@@ -15,6 +15,7 @@ namespace {
 
 using Kind = GrammarSpec::Kind;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr Token kEnd = 256;  // of Tokenizer::bytes()
 
@@ -62,6 +63,31 @@ TEST_F(Grammar, JsonSchemas) {
   EXPECT_TRUE(accepts(Kind::kJsonObject, "", R"({"k": [1, {"x": null}]})"));
   EXPECT_FALSE(accepts(Kind::kJsonObject, "", "[1]"));
   EXPECT_TRUE(accepts(Kind::kJsonSchema, "true", "[1]"));
+}
+
+// A name has one spelling and occurs once, so each answer is valid by JSON Schema.
+TEST_F(Grammar, MembersAreNotNamedByEscapes) {
+  const std::string schema = R"({"properties":{"a":{"type":"string"}}})";
+  EXPECT_TRUE(accepts(Kind::kJsonSchema, schema, R"({"b":1,"\n":2})"));
+  EXPECT_FALSE(accepts(Kind::kJsonSchema, schema, R"({"\u0061":1})"));
+  const std::string pattern = R"({"patternProperties":{"^a":{"type":"string"}}})";
+  EXPECT_TRUE(accepts(Kind::kJsonSchema, pattern, R"({"b":1,"ab":"x"})"));
+  EXPECT_FALSE(accepts(Kind::kJsonSchema, pattern, R"({"\u0061b":1})"));
+  EXPECT_FALSE(accepts(
+      Kind::kStructuralTag,
+      R"({"triggers":["<"],"structures":[{"begin":"<","end":">","schema":)" + schema + "}]}",
+      R"(<{"\u0061":1}>)"));
+}
+
+TEST_F(Grammar, RepeatedNamesDoNotCount) {
+  EXPECT_TRUE(accepts(Kind::kJsonSchema, R"({"minProperties":1})", R"({"a":1})"));
+  EXPECT_TRUE(
+      accepts(Kind::kJsonSchema, R"({"required":["a"],"minProperties":2})", R"({"a":1,"b":1})"));
+  EXPECT_FALSE(
+      accepts(Kind::kJsonSchema, R"({"required":["a"],"minProperties":2})", R"({"a":1,"a":1})"));
+  EXPECT_EQ(error(Kind::kJsonSchema, R"({"items":{"minProperties":2}})"),
+            "json_schema: /items/minProperties: supported up to the number of required names plus "
+            "one, or with additionalProperties: false");
 }
 
 TEST_F(Grammar, WhitespaceIsBounded) {
@@ -139,6 +165,21 @@ TEST_F(Grammar, RefusesWhatItDoesNotImplementByPath) {
             "json_schema: /properties/a~1b/uniqueItems: keyword not supported");
   EXPECT_EQ(error(Kind::kJsonSchema, R"({"anyOf":[{"type":"null"},{"not":{"type":"null"}}]})"),
             "json_schema: /anyOf/1/not: keyword not supported");
+  EXPECT_EQ(error(Kind::kJsonSchema,
+                  R"({"$ref":"#/components/x","components":{"x":{"not":{},"if":{}}}})"),
+            "json_schema: /components/x/not: keyword not supported");
+  EXPECT_EQ(error(Kind::kJsonSchema, R"({"const":{"not":1},"items":{"format":"sound"}})"),
+            "json_schema: /items/format: format not supported");
+  EXPECT_EQ(error(Kind::kJsonSchema, R"({"items":{"oneOf":[{"minimum":1},{"maximum":5}]}})"),
+            "json_schema: /items/oneOf: supported only if at most one branch can match");
+  EXPECT_EQ(error(Kind::kJsonSchema, R"({"properties":{"a":{},"b":{}},"additionalProperties":false,
+                      "minProperties":2})"),
+            "json_schema: /minProperties: supported only if all members of properties are "
+            "required");
+  EXPECT_EQ(error(Kind::kJsonSchema, R"({"items":{"enum":["a","\u0001"]}})"),
+            "json_schema: /items/enum: control characters not supported");
+  EXPECT_EQ(error(Kind::kJsonSchema, R"({"items":{"$ref":"http://localhost/x.json"}})"),
+            "json_schema: /items/$ref: supported only within the schema");
   EXPECT_EQ(error(Kind::kJsonSchema, R"({"x-guidance":{"lenient":true}})"),
             "json_schema: /x-guidance: keyword not supported");
   EXPECT_THAT(error(Kind::kJsonSchema, R"({"type":"sound"})"), HasSubstr("json_schema: "));
@@ -147,6 +188,10 @@ TEST_F(Grammar, RefusesWhatItDoesNotImplementByPath) {
   EXPECT_THAT(error(Kind::kRegex, "("), HasSubstr("regex: "));
   EXPECT_THAT(error(Kind::kChoice, "[]"), HasSubstr("choice: "));
   EXPECT_THAT(error(Kind::kGrammar, "start: other"), HasSubstr("grammar: "));
+  EXPECT_THAT(compile(Kind::kJsonSchema, "{}", "(").status().message(),
+              StartsWith("whitespace_pattern: "));
+  EXPECT_THAT(compile(Kind::kJsonSchema, R"({"type":"sound"})", "_").status().message(),
+              StartsWith("json_schema: "));
 }
 
 TEST_F(Grammar, FollowsAndRollsBack) {

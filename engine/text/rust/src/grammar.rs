@@ -31,6 +31,10 @@ const COMPILE_STACK: usize = 256 << 20;
 /// Whitespace between JSON tokens: models can repeat it without end.
 const WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 
+/// Escapes in JSON strings. Without \u, so that each text has one spelling: otherwise "\u0061" would
+/// pass as a name other than "a", with the schema of additional members.
+const ESCAPES: &str = "nrbtf\\\"";
+
 /// Bounds of compilation and of each step. The crate's documentation gives the speed: 50 and 14 units of
 /// fuel per microsecond, and at most 2 KB per lexer state.
 fn limits() -> ParserLimits {
@@ -173,7 +177,19 @@ impl Vocabulary {
         if size > MAX_TEXT {
             return Err(Error::invalid(format!("{field}: {size} bytes, allowed: at most {MAX_TEXT}")));
         }
-        let compile = || catch(|| self.compile_here(kind, text, whitespace));
+        let compile = || {
+            catch(|| {
+                let result = self.compile_here(kind, text, whitespace);
+                if result.is_err() && !whitespace.is_empty() {
+                    // Which of the two is at fault?
+                    self.compile_here(Kind::JsonObject, "", whitespace).map_err(|error| {
+                        let why = error.message.trim_start_matches("json_object: ");
+                        Error::invalid(format!("whitespace_pattern: {why}"))
+                    })?;
+                }
+                result
+            })
+        };
         // A new thread, for its stack.
         let result = thread::scope(|scope| {
             let thread = thread::Builder::new().name("grammar".to_string()).stack_size(COMPILE_STACK);
@@ -211,11 +227,9 @@ impl Vocabulary {
             .factory
             .create_parser_from_init_default(GrammarInit::Serialized(grammar))
             .map_err(|error| {
-                let unsupported = (kind == Kind::JsonSchema).then(|| unsupported_keyword(text)).flatten();
-                match unsupported {
-                    Some(path) => invalid(format!("{path}: keyword not supported")),
-                    None => invalid(plain(&error.to_string())),
-                }
+                let error = format!("{error:#}");
+                let named = (kind == Kind::JsonSchema).then(|| keyword_at_fault(text, &error)).flatten();
+                invalid(named.unwrap_or_else(|| plain(&error)))
             })?;
         let matcher = llguidance::Matcher::new(Ok(parser));
         match matcher.get_error() {
@@ -338,12 +352,29 @@ fn with_options(mut schema: Value, whitespace: &str, field: &str) -> Result<Valu
         return Err(Error::invalid(format!("{field}: /x-guidance: keyword not supported")));
     }
     let pattern = if whitespace.is_empty() { WHITESPACE } else { whitespace };
-    let options = JsonCompileOptions { whitespace_pattern: Some(pattern.to_string()), ..Default::default() };
+    let options = JsonCompileOptions {
+        whitespace_pattern: Some(pattern.to_string()),
+        json_allowed_escapes: Some(ESCAPES.to_string()),
+        ..Default::default()
+    };
     if let Value::Bool(any) = schema {
         schema = if any { Value::Object(Map::new()) } else { serde_json::json!({"enum": []}) };
     }
     if !schema.is_object() {
         return Err(Error::invalid(format!("{field}: allowed: a JSON object or boolean")));
+    }
+    if let Some(path) = repeated_names(&schema) {
+        return Err(Error::invalid(format!(
+            "{field}: {path}: supported up to the number of required names plus one, or with \
+             additionalProperties: false"
+        )));
+    }
+    let unspelled = find(&schema, "", false, &|key, value, _| {
+        let text = value.to_string();
+        matches!(key, "const" | "enum") && (text.contains("\\u00") || text.contains('\x7F'))
+    });
+    if let Some(path) = unspelled {
+        return Err(Error::invalid(format!("{field}: {path}: control characters not supported")));
     }
     options.apply_to(&mut schema);
     Ok(schema)
@@ -367,58 +398,105 @@ fn choice_grammar(texts: &Value) -> Result<String> {
     }
 }
 
-/// The JSON pointer of the first keyword of `schema` that validates and is not implemented.
-fn unsupported_keyword(schema: &str) -> Option<String> {
-    const UNSUPPORTED: [&str; 21] = [
-        "not",
-        "if",
-        "then",
-        "else",
-        "contains",
-        "minContains",
-        "maxContains",
-        "uniqueItems",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "propertyNames",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "contentSchema",
-        "$dynamicRef",
-        "$dynamicAnchor",
-        "$recursiveRef",
-        "$recursiveAnchor",
-        "$vocabulary",
-        "x-guidance",
-    ];
-    fn find(schema: &Value, path: &str) -> Option<String> {
-        for (key, value) in schema.as_object()? {
-            let here = format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"));
-            if UNSUPPORTED.contains(&key.as_str()) {
-                return Some(here);
-            }
-            let inner = match (key.as_str(), value) {
-                (
-                    "properties" | "patternProperties" | "$defs" | "definitions",
-                    Value::Object(members),
-                ) => members.iter().find_map(|(name, member)| {
-                    find(member, &format!("{here}/{}", name.replace('~', "~0").replace('/', "~1")))
-                }),
-                ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(list)) => list
-                    .iter()
-                    .enumerate()
-                    .find_map(|(i, member)| find(member, &format!("{here}/{i}"))),
-                ("items" | "additionalItems" | "additionalProperties", value) => find(value, &here),
-                _ => None,
-            };
-            if inner.is_some() {
-                return inner;
-            }
-        }
-        None
+/// Why a schema is refused, with the JSON pointer of the keyword; None: `error` names none.
+fn keyword_at_fault(schema: &str, error: &str) -> Option<String> {
+    let schema = serde_json::from_str(schema).ok()?;
+    let first = |wanted: &dyn Fn(&str, &Value) -> bool| {
+        let wanted = |key: &str, value: &Value, _: &Map<String, Value>| wanted(key, value);
+        find(&schema, "", false, &wanted).or_else(|| find(&schema, "", true, &wanted))
+    };
+    let after = |words: &str| error.split_once(words).map(|(_, rest)| rest);
+    if let Some(list) = after("Unimplemented keys: ") {
+        let keys: Vec<String> = serde_json::from_str(&list[..=list.find(']')?]).ok()?;
+        let path = first(&|key, _| keys.iter().any(|one| one == key))?;
+        return Some(format!("{path}: keyword not supported"));
     }
-    find(&serde_json::from_str(schema).ok()?, "")
+    if error.contains("oneOf constraints are not supported") {
+        let path = first(&|key, _| key == "oneOf")?;
+        return Some(format!("{path}: supported only if at most one branch can match"));
+    }
+    if let Some(rest) = after("Unknown format: ") {
+        let name = rest.lines().next()?.trim();
+        let path = first(&|key, value| key == "format" && value.as_str() == Some(name))?;
+        return Some(format!("{path}: format not supported"));
+    }
+    if error.contains("min/maxProperties only supported") {
+        let path = first(&|key, _| key == "minProperties" || key == "maxProperties")?;
+        return Some(format!("{path}: supported only if all members of properties are required"));
+    }
+    const NAMED: [(&str, &[&str]); 4] = [
+        ("patternProperty regexes", &["patternProperties"]),
+        ("regex parse error", &["pattern", "patternProperties"]),
+        ("for float range", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]),
+        ("for integer range", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]),
+    ];
+    if let Some((_, keywords)) = NAMED.iter().find(|(words, _)| error.contains(words)) {
+        let path = first(&|key, _| keywords.contains(&key))?;
+        return Some(format!("{path}: {}", plain(error)));
+    }
+    if let Some(rest) = after("for '") {
+        let keyword = rest.split_once('\'')?.0;
+        let path = first(&|key, _| key == keyword)?;
+        return Some(format!("{path}: {}", plain(error)));
+    }
+    if error.contains("not present in a registry") {
+        let path = first(&|key, value| {
+            key == "$ref" && value.as_str().is_some_and(|target| !target.starts_with('#'))
+        })?;
+        return Some(format!("{path}: supported only within the schema"));
+    }
+    None
+}
+
+/// The path of a `minProperties` that an object could satisfy by a name that it repeats: names that the
+/// schema does not list can follow one another.
+fn repeated_names(schema: &Value) -> Option<String> {
+    find(schema, "", false, &|key, value, object| {
+        let required = object.get("required").and_then(Value::as_array).map_or(0, Vec::len) as u64;
+        let closed = object.get("additionalProperties") == Some(&Value::Bool(false))
+            && !object.contains_key("patternProperties");
+        key == "minProperties" && value.as_u64().is_some_and(|n| n > required + 1) && !closed
+    })
+}
+
+/// The JSON pointer of the first keyword of `schema` that is `wanted`. `everywhere`: also below
+/// members that are no keywords, which references can name.
+fn find(
+    schema: &Value,
+    path: &str,
+    everywhere: bool,
+    wanted: &dyn Fn(&str, &Value, &Map<String, Value>) -> bool,
+) -> Option<String> {
+    let escaped = |name: &str| name.replace('~', "~0").replace('/', "~1");
+    let members = schema.as_object()?;
+    for (key, value) in members {
+        let here = format!("{path}/{}", escaped(key));
+        if wanted(key, value, members) {
+            return Some(here);
+        }
+        let inner = match (key.as_str(), value) {
+            ("enum" | "const" | "default" | "examples", _) => None,
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions",
+                Value::Object(members),
+            ) => members.iter().find_map(|(name, member)| {
+                find(member, &format!("{here}/{}", escaped(name)), everywhere, wanted)
+            }),
+            ("anyOf" | "oneOf" | "allOf" | "prefixItems" | "items", Value::Array(list)) => list
+                .iter()
+                .enumerate()
+                .find_map(|(i, member)| find(member, &format!("{here}/{i}"), everywhere, wanted)),
+            ("items" | "additionalItems" | "additionalProperties", value) => {
+                find(value, &here, everywhere, wanted)
+            }
+            (_, value) if everywhere => find(value, &here, everywhere, wanted),
+            _ => None,
+        };
+        if inner.is_some() {
+            return inner;
+        }
+    }
+    None
 }
 
 /// A position in a grammar. After an error it stays in error; clone another one then.

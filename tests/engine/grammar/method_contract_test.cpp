@@ -1,0 +1,112 @@
+// Constraints by random grammars under every method (tests/engine/decode/constraint_contract.h).
+//
+// Half of them are regular expressions, and std::regex has a second opinion on whole answers. The
+// others are context-free and recursive. Models have a token for each byte.
+#include <regex>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/grammar/grammar_constraint.h"
+#include "tests/engine/decode/constraint_contract.h"
+
+namespace tandem::test {
+namespace {
+
+constexpr Token kEnd = 256;  // of Tokenizer::bytes()
+
+char letter(Rng& rng) { return static_cast<char>('a' + between(rng, 0, 4)); }
+
+std::string random_regex(Rng& rng, int depth) {
+  if (depth == 0 || chance(rng, 20)) {
+    if (chance(rng, 70)) return std::string(1, letter(rng));
+    return chance(rng, 50) ? "[abc]" : "[c-e]";
+  }
+  switch (between(rng, 0, 3)) {
+    case 0:
+      return absl::StrCat("(", random_regex(rng, depth - 1), "|", random_regex(rng, depth - 1),
+                          ")");
+    case 1: {
+      const char* const times[] = {"?", "*", "+", "{2}", "{1,3}"};
+      return absl::StrCat("(", random_regex(rng, depth - 1), ")", times[between(rng, 0, 4)]);
+    }
+    default:
+      return absl::StrCat(random_regex(rng, depth - 1), random_regex(rng, depth - 1));
+  }
+}
+
+// Each rule has an alternative that ends.
+std::string random_lark(Rng& rng) {
+  const int rules = between(rng, 1, 4);
+  std::string text;
+  for (int i = 0; i < rules; ++i) {
+    absl::StrAppend(&text, i == 0 ? "start" : absl::StrCat("r", i), ": \"",
+                    std::string(1, letter(rng)), "\"");
+    for (int alternatives = between(rng, 1, 3); alternatives > 0; --alternatives) {
+      absl::StrAppend(&text, " |");
+      for (int parts = between(rng, 1, 3); parts > 0; --parts) {
+        const int rule = between(rng, 0, rules - 1);
+        if (chance(rng, 40)) {
+          absl::StrAppend(&text, rule == 0 ? " start" : absl::StrCat(" r", rule));
+        } else if (chance(rng, 30)) {
+          absl::StrAppend(&text, " /", random_regex(rng, 1), "/");
+        } else {
+          absl::StrAppend(&text, " \"", std::string(1, letter(rng)), "\"");
+        }
+      }
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+Constraints random_grammars() {
+  static const auto& words = *new std::shared_ptr<const GrammarVocabulary>(
+      *GrammarVocabulary::of(*Tokenizer::bytes(), {kEnd}));
+  const auto make = [](Rng& rng, const AutomatonShape&) {
+    for (;;) {
+      const bool regular = chance(rng, 50);
+      const std::string text = regular ? random_regex(rng, 3) : random_lark(rng);
+      absl::StatusOr<GrammarMatcher> start = words->compile(
+          {regular ? GrammarSpec::Kind::kRegex : GrammarSpec::Kind::kGrammar, text, ""});
+      if (!start.ok()) {
+        // A terminal that matches the empty text, for example.
+        EXPECT_TRUE(absl::IsInvalidArgument(start.status())) << start.status();
+        continue;
+      }
+      const auto grammar = std::make_shared<const CompiledGrammar>(words, *std::move(start));
+      CaseConstraint out;
+      out.make = [grammar] { return *GrammarConstraint::of(grammar, nullptr); };
+      if (regular) {
+        out.matches = [text](const Tokens& tokens) {
+          return std::regex_match(std::string(tokens.begin(), tokens.end()), std::regex(text));
+        };
+      }
+      return out;
+    }
+  };
+  return {make, kEnd + 1, {kEnd}};
+}
+
+Outcome under_grammars(const MethodCase& method, int n) {
+  return expect_constrained_ar(method, n, random_grammars());
+}
+
+TEST(MethodContract, Speculative) {
+  const Outcome seen = under_grammars(speculative_case(), 240);
+  EXPECT_GT(seen.preempted, 5);
+  EXPECT_GT(seen.cancelled, 2);
+  EXPECT_GT(seen.drafted, 100);
+}
+
+TEST(MethodContract, SpeculativeByRatio) { under_grammars(ratio_case(), 80); }
+
+TEST(MethodContract, Ngram) { under_grammars(ngram_case(), 160); }
+
+TEST(MethodContract, Bild) {
+  for (const bool exact : {true, false}) under_grammars(bild_case(exact), 120);
+}
+
+TEST(MethodContract, Bita) { under_grammars(bita_case(), 160); }
+
+}  // namespace
+}  // namespace tandem::test

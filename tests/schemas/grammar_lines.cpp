@@ -1,0 +1,195 @@
+// Compiles constraints and follows texts, for the tests in this folder.
+//
+//   grammar_lines [TOKENIZER]   a model directory or a GGUF file; without it, bytes are tokens
+//
+// Reads one JSON object a line: `kind` (see kKinds), `text`, `whitespace`; `groups`, lists of
+// texts; `walks`, a number of random answers, with `seed` and `most`, their tokens at most.
+//
+// Writes one JSON object a line: `error`, or `accepted`, for each group whether one of its texts is
+// an answer; `walks`, texts, null if not complete; `compile_us` and `mask_us`, microseconds.
+//
+// A text is followed token by token. Each mask must agree with what the matcher consumes.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "engine/backend/torch/weights/gguf/file.h"
+#include "engine/backend/torch/weights/gguf/tokenizer.h"
+#include "engine/text/grammar.h"
+#include "engine/text/tokenizer.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::json;
+using Kind = GrammarSpec::Kind;
+using Time = std::chrono::steady_clock;
+
+const std::map<std::string, Kind> kKinds = {
+    {"json_schema", Kind::kJsonSchema},
+    {"json_object", Kind::kJsonObject},
+    {"regex", Kind::kRegex},
+    {"choice", Kind::kChoice},
+    {"grammar", Kind::kGrammar},
+    {"structural_tag", Kind::kStructuralTag},
+};
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer_of(const std::string& path) {
+  if (path.empty()) return Tokenizer::bytes();
+  if (!absl::EndsWith(path, ".gguf")) return Tokenizer::load(path);
+  const absl::StatusOr<GgufFile> file = GgufFile::open(path);
+  if (!file.ok()) return file.status();
+  const absl::StatusOr<GgufTokenizer> texts = gguf_tokenizer(file->content, path);
+  if (!texts.ok()) return texts.status();
+  return Tokenizer::parse(path, texts->tokenizer_json, texts->tokenizer_config_json);
+}
+
+// The last special token: an end-of-text token for these tests.
+Token end_of(const Tokenizer& tokenizer) {
+  Token end = tokenizer.vocab_size() - 1;
+  while (end > 0 && !tokenizer.is_special(end)) --end;
+  return end;
+}
+
+class Lines {
+ public:
+  Lines(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const GrammarVocabulary> words)
+      : tokenizer_(std::move(tokenizer)), words_(std::move(words)), bits_(words_->mask_words()) {}
+
+  Json answer(const Json& line) {
+    mask_us_.clear();
+    const auto before = Time::now();
+    const absl::StatusOr<GrammarMatcher> start =
+        words_->compile({kKinds.at(line.value("kind", "json_schema")), line.at("text"),
+                         line.value("whitespace", "")});
+    const int64_t compile_us = since(before);
+    Json out = {{"compile_us", compile_us}};
+    if (!start.ok()) {
+      out["error"] = std::string(start.status().message());
+      return out;
+    }
+    out["accepted"] = Json::array();
+    for (const Json& group : line.value("groups", Json::array())) {
+      bool accepted = false;
+      for (const Json& text : group) accepted = accepted || follow(*start, text);
+      out["accepted"].push_back(accepted);
+    }
+    std::mt19937_64 rng(line.value("seed", 1));
+    for (int i = 0; i < line.value("walks", 0); ++i) {
+      out["walks"].push_back(walk(*start, line.value("most", 400), rng));
+    }
+    out["mask_us"] = mask_us_;
+    if (!failed_.empty()) out["failed"] = std::exchange(failed_, "");
+    return out;
+  }
+
+ private:
+  static int64_t since(Time::time_point before) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(Time::now() - before).count();
+  }
+
+  bool has(Token t) const {
+    const auto i = static_cast<size_t>(t);
+    return i / 32 < bits_.size() && (bits_[i / 32] >> (i % 32) & 1) != 0;
+  }
+
+  // Fills bits_. Returns whether the text may end.
+  bool mask(GrammarMatcher& m) {
+    const auto before = Time::now();
+    const absl::StatusOr<bool> may_end = m.mask(bits_);
+    mask_us_.push_back(since(before));
+    if (!may_end.ok()) {
+      failed_ = std::string(may_end.status().message());
+      std::ranges::fill(bits_, 0);
+    }
+    return may_end.ok() && *may_end;
+  }
+
+  bool follow(const GrammarMatcher& start, const std::string& text) {
+    const absl::StatusOr<std::vector<Token>> path =
+        tokenizer_->encode(text, false, SpecialText::kPlain);
+    absl::StatusOr<GrammarMatcher> m = start.copy();
+    if (!path.ok() || !m.ok()) return false;
+    for (const Token t : *path) {
+      mask(*m);
+      const bool legal = has(t);
+      const absl::StatusOr<size_t> consumed = m->advance(std::vector<Token>{t});
+      if (!consumed.ok() || (*consumed == 1) != legal) {
+        failed_ = "the mask and the matcher differ at token " + std::to_string(t);
+        return false;
+      }
+      if (!legal) return false;
+    }
+    return mask(*m);
+  }
+
+  // Uniformly random among the legal tokens, but in each fourth step among those that close.
+  Json walk(const GrammarMatcher& start, int most, std::mt19937_64& rng) {
+    absl::StatusOr<GrammarMatcher> m = start.copy();
+    if (!m.ok()) return nullptr;
+    std::string text;
+    for (int step = 0; step < most; ++step) {
+      const bool may_end = mask(*m);
+      if (may_end && (rng() & 3) == 0) return text;
+      std::vector<Token> legal;
+      std::vector<Token> closing;
+      for (Token t = 0; t < tokenizer_->vocab_size(); ++t) {
+        if (!has(t) || t == words_->ends()[0]) continue;
+        legal.push_back(t);
+        const std::string bytes = tokenizer_->token_bytes(t);
+        if (bytes == "\"" || bytes == "}" || bytes == "]") closing.push_back(t);
+      }
+      if (legal.empty()) return may_end ? Json(text) : Json(nullptr);
+      const std::vector<Token>& from = closing.empty() || (rng() & 3) != 0 ? legal : closing;
+      const Token t = from[rng() % from.size()];
+      const absl::StatusOr<size_t> consumed = m->advance(std::vector<Token>{t});
+      if (!consumed.ok() || *consumed != 1) {
+        failed_ = "the mask and the matcher differ at token " + std::to_string(t);
+        return nullptr;
+      }
+      text += tokenizer_->token_bytes(t);
+    }
+    return nullptr;
+  }
+
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::shared_ptr<const GrammarVocabulary> words_;
+  std::vector<uint32_t> bits_;
+  std::vector<int64_t> mask_us_;
+  std::string failed_;  // a limit, or a contradiction
+};
+
+int run(const std::string& path) {
+  auto tokenizer = tokenizer_of(path);
+  if (!tokenizer.ok()) {
+    std::cerr << tokenizer.status() << "\n";
+    return 1;
+  }
+  auto words = GrammarVocabulary::of(**tokenizer, {end_of(**tokenizer)});
+  if (!words.ok()) {
+    std::cerr << words.status() << "\n";
+    return 1;
+  }
+  Lines lines(*tokenizer, *words);
+  for (std::string line; std::getline(std::cin, line);) {
+    // Texts may hold bytes that are not UTF-8.
+    std::cout << lines.answer(Json::parse(line)).dump(-1, ' ', true, Json::error_handler_t::replace)
+              << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) { return tandem::run(argc > 1 ? argv[1] : ""); }
