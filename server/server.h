@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,7 +75,7 @@ class Server {
   explicit Server(ServerConfig config);
   absl::Status listen();
   absl::Status start_grpc();
-  std::vector<prometheus::MetricFamily> edge_metrics() const;
+  std::vector<prometheus::MetricFamily> edge_metrics();
   HttpResponse alive() const;
   void start_spans();
   void close_idle_connections();
@@ -97,6 +98,7 @@ class Server {
        "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"},
       &state_.reflection_calls,
       &state_.timeouts};
+  std::atomic<bool> process_error_logged_{false};
   Collector collector_{state_, [this] { return edge_metrics(); }};
   std::unique_ptr<TlsCredentials> tls_;
   std::unique_ptr<Acceptor> acceptor_;

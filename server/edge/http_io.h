@@ -40,9 +40,9 @@ class HttpIo {
   // In gRPC's notation: "ipv4:10.0.0.7:41234", "unix:".
   virtual std::string peer(int socket) const = 0;
 
-  // `tag` comes back in events. False: the socket cannot be watched.
+  // `tag` is returned in events. False: the socket cannot be watched.
   virtual bool add(int socket, uint32_t events, void* tag) = 0;
-  virtual void watch(int socket, uint32_t events, void* tag) = 0;
+  virtual bool watch(int socket, uint32_t events, void* tag) = 0;
   // Bytes read; 0: end of the input.
   virtual ssize_t receive(int socket, char* to, size_t size) = 0;
   virtual ssize_t send(int socket, absl::string_view bytes) = 0;
@@ -54,7 +54,7 @@ class HttpIo {
   virtual void wake() = 0;  // thread-safe
 };
 
-// Sockets of this machine, by epoll.
+// Sockets of this machine, by epoll. Throws std::system_error if no descriptor is left.
 std::unique_ptr<HttpIo> system_http_io();
 
 }  // namespace tandem
