@@ -6,13 +6,12 @@
 #include <grpcpp/security/credentials.h>
 
 #include <array>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/mutex.h"
+#include "engine/base/read_file.h"
 #include "engine/base/status.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "rpc/event_engine.h"
@@ -24,14 +23,6 @@ namespace {
 
 // Responses may be long; their length is bounded by the request.
 constexpr int kMaxReceiveBytes = 256 << 20;
-
-absl::StatusOr<std::string> read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot read"));
-  return text.str();
-}
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials(
     const ClientOptions& options) {

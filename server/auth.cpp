@@ -2,14 +2,12 @@
 
 #include <grpc/grpc_security_constants.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "engine/base/read_file.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -33,11 +31,8 @@ std::vector<absl::string_view> words_of(absl::string_view line) {
 }  // namespace
 
 absl::StatusOr<Authenticator> Authenticator::load(const std::string& token_file) {
-  std::ifstream in(token_file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return absl::InvalidArgumentError(absl::StrCat(token_file, ": cannot read token file"));
-  return parse(text.str(), token_file);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, read_file(token_file));
+  return parse(text, token_file);
 }
 
 absl::StatusOr<Authenticator> Authenticator::parse(absl::string_view text,

@@ -1,7 +1,8 @@
 // tandem-server: parses the command line, loads the models, serves until a signal, drains.
 //
-// Exit status: 0 after a drain or a successful --check, 1 if the server cannot start or gets a
-// second signal, 2 for a wrong command line, 3 if the drain exceeds its time.
+// Exit status: 0 after a drain or a successful --check, 1 if the server cannot start, gets a second
+// signal, or cannot allocate memory or start a thread, 2 for a wrong command line, 3 if the drain
+// exceeds its time.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -11,13 +12,19 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <exception>
 #include <memory>
+#include <new>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/mutex.h"
+#include "engine/base/thread.h"
 #include "engine/base/version.h"
 #include "engine/host/engine.h"
 #include "engine/host/models/models.h"
@@ -31,12 +38,36 @@
 namespace tandem {
 namespace {
 
-constexpr int kCannotStart = 1;  // and: second signal
+constexpr int kFailed = 1;  // cannot start, second signal, out of memory or threads
 constexpr int kWrongCommandLine = 2;
 constexpr int kDrainCutOff = 3;
 
 // Time after the grace period for the last messages, before the process ends.
 constexpr auto kAfterGrace = std::chrono::seconds(5);
+
+// The process cannot continue without memory or threads, and gRPC and Abseil do not try. It ends at
+// once, with a message and without a core file. Allocates nothing.
+[[noreturn]] void end_process(const char* why) {
+  for (const char* const part : {"tandem-server: ", why, "\n"}) {
+    (void)!write(STDERR_FILENO, part, std::strlen(part));
+  }
+  _exit(kFailed);
+}
+
+// For exceptions that no code catches. Others than the two are bugs, and leave a core file.
+[[noreturn]] void on_terminate() {
+  try {
+    if (std::current_exception() != nullptr) throw;
+  } catch (const std::bad_alloc&) {
+    end_process("out of memory");
+  } catch (const std::system_error& error) {
+    end_process(error.what());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tandem-server: unexpected exception: %s\n", error.what());
+  } catch (...) {
+  }
+  std::abort();
+}
 
 // Converts signals to values, on a thread that never blocks elsewhere. Created before any other
 // thread, so that all threads inherit the signal mask.
@@ -49,13 +80,14 @@ class Signals {
     for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set_, number);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     signal(SIGPIPE, SIG_IGN);
-    std::thread([this] { run(); }).detach();
+    start_thread("signals", [this] { run(); }).detach();
   }
 
-  // From here on the first SIGTERM or SIGINT ends wait(). Before, it ends the process.
-  void arm() {
+  // From here on the first SIGTERM or SIGINT ends wait(). Before, it ends the process. `limit`
+  // after it the process ends, even if a device, a library or a thread hangs.
+  void arm(Duration limit) {
     const MutexLock lock(&mutex_);
-    armed_ = true;
+    limit_ = limit;
   }
   Request wait() {
     MutexLock lock(&mutex_);
@@ -68,17 +100,18 @@ class Signals {
 
  private:
   [[noreturn]] void run() {
+    std::optional<TimePoint> cut_off;
     for (;;) {
-      int number = 0;
-      sigwait(&set_, &number);
+      const int number = next(cut_off);
       {
         const MutexLock lock(&mutex_);
         if (number == SIGHUP) {
           reload_ = true;
         } else {
-          if (!armed_) _exit(0);            // not serving yet
-          if (drain_) _exit(kCannotStart);  // second signal: no more grace
+          if (!limit_.has_value()) _exit(0);  // not serving yet
+          if (drain_) _exit(kFailed);         // second signal: no more grace
           drain_ = true;
+          cut_off = std::chrono::steady_clock::now() + *limit_;
         }
       }
       changed_.notify_all();
@@ -86,23 +119,41 @@ class Signals {
     }
   }
 
+  // The next signal.
+  int next(const std::optional<TimePoint>& cut_off) const {
+    for (;;) {
+      int number = 0;
+      if (!cut_off.has_value()) {
+        if (sigwait(&set_, &number) == 0) return number;
+        continue;
+      }
+      const Duration left = *cut_off - std::chrono::steady_clock::now();
+      if (left <= Duration::zero()) cut_off_now();
+      const auto whole = std::chrono::duration_cast<std::chrono::seconds>(left);
+      const timespec wait = {whole.count(), std::chrono::nanoseconds(left - whole).count()};
+      number = sigtimedwait(&set_, nullptr, &wait);
+      if (number > 0) return number;
+    }
+  }
+
+  [[noreturn]] void cut_off_now() const {
+    log_error("cut_off", {{"after_seconds", seconds(limit())}});
+    flush_log(std::chrono::milliseconds(100));
+    _exit(kDrainCutOff);
+  }
+
+  Duration limit() const {
+    const MutexLock lock(&mutex_);
+    return *limit_;
+  }
+
   sigset_t set_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
-  bool armed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Duration> limit_ ABSL_GUARDED_BY(mutex_);  // null before arm()
   bool reload_ ABSL_GUARDED_BY(mutex_) = false;
   bool drain_ ABSL_GUARDED_BY(mutex_) = false;
 };
-
-// Ends the process after `limit`, even if a device, a library or a thread hangs.
-void end_after(Duration limit) {
-  std::thread([limit] {
-    std::this_thread::sleep_for(limit);
-    log_error("cut_off", {{"after_seconds", seconds(limit)}});
-    flush_log(std::chrono::milliseconds(100));
-    _exit(kDrainCutOff);
-  }).detach();
-}
 
 // Connections use file descriptors. The usual soft limit of 1024 exists for select().
 void raise_file_limit() {
@@ -118,9 +169,11 @@ void set_up_grpc() { setenv("GRPC_EXPERIMENTS", "-tcp_read_chunks", /*replace=*/
 
 // Logs what the process may need: what it has now, and what clients may make it hold.
 void report_memory(const ServerConfig& config) {
-  const auto process = read_process();
-  if (!process.has_value()) return;
-  const int64_t loaded = process->resident_bytes;
+  const ProcessStats process = read_process();
+  if (!process.resident_bytes.has_value()) {
+    return log_warn("memory", {{"error", process.error.message(), LogField::kMaxMessage}});
+  }
+  const int64_t loaded = *process.resident_bytes;
   const int64_t available = available_memory();
   const LogFields fields = {{"loaded_bytes", loaded},
                             {"memory_bytes", config.memory_bytes},
@@ -159,7 +212,7 @@ void stop_with_stdin() {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for other threads
-  std::thread([] {
+  start_thread("standard input", [] {
     char ignored[256];
     ssize_t n = 0;
     do {
@@ -183,7 +236,7 @@ absl::Status fetch_models(Options* options) {
 
 int fail(const absl::Status& status) {
   std::fprintf(stderr, "tandem-server: %s\n", std::string(status.message()).c_str());
-  return kCannotStart;
+  return kFailed;
 }
 
 // Reports the errors that run() would find before it reads weights.
@@ -231,7 +284,7 @@ int run(const Options& options) {
                             {"advice", "the file is replaced when the server stops"}});
   }
   (*server)->attach(engine.get());
-  signals.arm();
+  signals.arm(configuration->server.grace + kAfterGrace);
   if (options.port_file.has_value() && !write_port_file(*options.port_file, **server)) {
     server->reset();  // before the engine, which its calls use
     return fail(absl::UnavailableError("--port-file: cannot write " + *options.port_file));
@@ -240,7 +293,6 @@ int run(const Options& options) {
   log_info("ready", {{"grpc", (*server)->grpc_address()}, {"http", (*server)->http_address()}});
 
   while (signals.wait() == Signals::Request::kReload) (*server)->reload();
-  end_after(configuration->server.grace + kAfterGrace);
   (*server)->drain();
   server->reset();
   if (const absl::Status saved = engine->save_statistics(); !saved.ok()) {
@@ -258,6 +310,7 @@ int run(const Options& options) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
+  std::set_terminate(&tandem::on_terminate);
   const std::vector<std::string> args(argv + 1, argv + argc);
   auto options = tandem::parse_options(args);
   if (!options.ok()) {

@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <future>
 #include <initializer_list>
 #include <iterator>
 #include <random>
@@ -264,7 +263,7 @@ HttpResponse Server::alive() const {
   return {200, "ok\n"};
 }
 
-std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
+std::vector<prometheus::MetricFamily> Server::edge_metrics() {
   EdgeStats now;
   now.connections = static_cast<int64_t>(acceptor_->open());
   now.connections_refused = acceptor_->refused();
@@ -288,10 +287,13 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() const {
     now.traces_dropped = spans_->dropped();
   }
   std::vector<prometheus::MetricFamily> out = edge_families(now);
-  if (const auto process = read_process()) {
-    for (prometheus::MetricFamily& family : process_families(*process)) {
-      out.push_back(std::move(family));
-    }
+  const ProcessStats process = read_process();
+  if (!process.error.ok() && !process_error_logged_.exchange(true)) {
+    log_warn("process_metrics", {{"error", process.error.message(), LogField::kMaxMessage},
+                                 {"advice", "these metrics are left out; logged once"}});
+  }
+  for (prometheus::MetricFamily& family : process_families(process)) {
+    out.push_back(std::move(family));
   }
   return out;
 }
@@ -346,16 +348,13 @@ void Server::drain() {
   if (engine != nullptr) {
     log_info("drain", {{"live_requests", engine->live_requests()},
                        {"grace_seconds", seconds(state_.config.grace)}});
-    std::promise<void> ended;
-    std::thread closer([this, over = ended.get_future()] {
-      do {
-        // The connection of a call that no service has received is unknown.
-        if (limiter_.calls().pending() == 0) close_idle_connections();
-      } while (over.wait_for(kCloseIdleInterval) != std::future_status::ready);
-    });
+    TimePoint next;
+    do {
+      // The connection of a call that no service has received is unknown.
+      if (limiter_.calls().pending() == 0) close_idle_connections();
+      next = std::min(end, std::chrono::steady_clock::now() + kCloseIdleInterval);
+    } while (!engine->wait_until_idle(next) && next < end);
     engine->shutdown(end);
-    ended.set_value();
-    closer.join();
   }
   health_.end_watches();
   const TimePoint flushed = std::chrono::steady_clock::now() + kFlushTime;

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,7 +77,7 @@ class Server {
   absl::Status listen();
   absl::Status start_grpc();
   absl::Status reload_certificates();
-  std::vector<prometheus::MetricFamily> edge_metrics() const;
+  std::vector<prometheus::MetricFamily> edge_metrics();
   HttpResponse alive() const;
   void start_spans();
   void close_idle_connections();
@@ -99,6 +100,7 @@ class Server {
        "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"},
       &state_.reflection_calls,
       &state_.timeouts};
+  std::atomic<bool> process_error_logged_{false};
   Collector collector_{state_, [this] { return edge_metrics(); }};
   std::unique_ptr<TlsCredentials> tls_;
   std::shared_ptr<TlsContext> openai_tls_;  // null: plain HTTP

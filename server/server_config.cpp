@@ -1,16 +1,15 @@
 #include "server/server_config.h"
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
 #include <limits>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "engine/base/quote.h"
+#include "engine/base/read_file.h"
 #include "engine/base/status.h"
 #include "server/edge/memory_limit.h"
 #include "server/http/cors.h"
@@ -33,15 +32,13 @@ Duration from_seconds(double value) {
 using MakeError = std::function<absl::Status(absl::string_view field, absl::string_view value,
                                              absl::string_view allowed)>;
 
-absl::StatusOr<std::string> read_file(absl::string_view field, const std::string& path,
-                                      const MakeError& make_error) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in || text.str().empty()) {
+absl::StatusOr<std::string> read_pem(absl::string_view field, const std::string& path,
+                                     const MakeError& make_error) {
+  absl::StatusOr<std::string> text = read_file(path);
+  if (text.value_or("").empty()) {
     return make_error(field, quote_value(path), "a readable, non-empty file");
   }
-  return text.str();
+  return text;
 }
 
 absl::Status check_openai(const ServerConfig& config) {
@@ -61,11 +58,11 @@ absl::Status check_openai(const ServerConfig& config) {
 absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files, const MakeError& make_error) {
   TlsConfig out;
   TANDEM_ASSIGN_OR_RETURN(out.certificate,
-                          read_file("server.tls.certificate", files.certificate, make_error));
-  TANDEM_ASSIGN_OR_RETURN(out.key, read_file("server.tls.key", files.key, make_error));
+                          read_pem("server.tls.certificate", files.certificate, make_error));
+  TANDEM_ASSIGN_OR_RETURN(out.key, read_pem("server.tls.key", files.key, make_error));
   if (!files.client_ca.empty()) {
     TANDEM_ASSIGN_OR_RETURN(out.client_ca,
-                            read_file("server.tls.client_ca", files.client_ca, make_error));
+                            read_pem("server.tls.client_ca", files.client_ca, make_error));
   }
   return out;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "engine/base/mutex.h"
+#include "engine/base/thread.h"
 
 namespace tandem {
 
@@ -21,21 +22,18 @@ class Worker {
   // Runs on each thread for setup and teardown; calls its argument once, which runs the jobs.
   using Around = std::function<void(const std::function<void()>& work)>;
 
-  explicit Worker(int threads = 1, const Around& around = {}) : alone_(threads == 1) {
-    for (int i = 0; i < threads; ++i) {
-      threads_.emplace_back([this, around] {
-        if (!around) return work();
-        around([this] { work(); });
-      });
-    }
+  // `what` names the threads in the error of a failed start (start_threads()).
+  explicit Worker(int threads = 1, const Around& around = {}, const char* what = "queued work")
+      : alone_(threads == 1) {
+    const auto run = [this, around] {
+      if (!around) return work();
+      around([this] { work(); });
+    };
+    start_threads(what, threads, run, [this] { end(); }, &threads_);
   }
   // Runs all posted jobs, and those that they post, then ends.
   ~Worker() {
-    {
-      const MutexLock lock(&mutex_);
-      ending_ = true;
-    }
-    filled_.notify_all();
+    end();
     for (std::thread& t : threads_) t.join();
   }
   Worker(const Worker&) = delete;
@@ -51,6 +49,14 @@ class Worker {
   }
 
  private:
+  void end() {
+    {
+      const MutexLock lock(&mutex_);
+      ending_ = true;
+    }
+    filled_.notify_all();
+  }
+
   void work() {
     std::deque<Job> taken;
     MutexLock lock(&mutex_);

@@ -31,7 +31,7 @@ class Grammars {
   static constexpr size_t kRetainedText = 4 << 20;  // bytes of their specs
 
   // threads: of TokenConstraint::prepare().
-  explicit Grammars(int threads = 1) : workers_(threads) {}
+  explicit Grammars(int threads = 1) : workers_(threads, {}, "grammars") {}
 
   // The constraint of one choice. ends: end-of-text tokens. Errors: INVALID_ARGUMENT as of
   // GrammarVocabulary.

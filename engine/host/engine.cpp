@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/base/thread.h"
 #include "engine/decode/autoregressive.h"
 #include "engine/decode/embed.h"
 #include "engine/host/engine_impl.h"
@@ -22,7 +23,7 @@ Engine::Impl::Impl(EngineConfig c, std::shared_ptr<MemoryAccount> account)
       memory(std::move(account)),
       budget(config.limits, &metrics),
       quotas(config.limits, &clock),
-      text(std::max(1, config.text_threads)),
+      text(std::max(1, config.text_threads), {}, "text"),
       ingress(std::max(1, config.tokenize_threads), config.limits, &clock, &text, &metrics) {}
 
 absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& progress) {
@@ -60,7 +61,7 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   for (Deployment& d : deployments) d.grammars = &grammars;
   for (Deployment& d : deployments) d.lost = [this](DeviceId device) { return lost(device); };
   if (!config.statistics_file.empty()) read_statistics();
-  loop_thread = std::thread([this] { loop->run(); });
+  loop_thread = start_thread("the scheduler", [this] { loop->run(); });
   for (const LoadedModel* m : by_id) {
     if (!m->shape.encodes) TANDEM_RETURN_IF_ERROR(warm_up(*m));  // encoders run with their decoders
   }
@@ -250,16 +251,20 @@ int64_t Engine::live_requests() const {
   return impl_->live;
 }
 
+bool Engine::wait_until_idle(TimePoint deadline) {
+  MutexLock lock(&impl_->mutex);
+  return impl_->live_changed.wait_until(
+      lock, deadline,
+      [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mutex) { return impl_->live == 0; });
+}
+
 void Engine::shutdown(TimePoint deadline) {
   start_drain();
-  MutexLock lock(&impl_->mutex);
-  const auto none = [this]()
-                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mutex) { return impl_->live == 0; };
-  if (impl_->live_changed.wait_until(lock, deadline, none)) return;
-  lock.unlock();
+  if (wait_until_idle(deadline)) return;
   impl_->stop_running();
-  lock.lock();
-  impl_->live_changed.wait(lock, none);
+  MutexLock lock(&impl_->mutex);
+  impl_->live_changed.wait(
+      lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->mutex) { return impl_->live == 0; });
 }
 
 const Metrics& Engine::metrics() const { return impl_->metrics; }

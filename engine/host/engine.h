@@ -99,6 +99,8 @@ class Engine {
   void start_drain();
   // Accepted requests that have not ended.
   int64_t live_requests() const;
+  // Waits until no request is left, at most until `deadline`. False: some are left.
+  bool wait_until_idle(TimePoint deadline);
   // Drains. Ends requests that still run at `deadline` with UNAVAILABLE. Returns when none is left.
   void shutdown(TimePoint deadline);
 

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/thread.h"
+
 namespace tandem {
 namespace {
 
@@ -48,7 +50,7 @@ Acceptor::Acceptor(Listener listener, Bounds bounds, Duration unacknowledged_lim
 void Acceptor::start(Handle handle) {
   handle_ = std::move(handle);
   last_poll_.store(now());
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("accepting connections", [this] { run(); });
 }
 
 void Acceptor::stop() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/base/thread.h"
 #include "server/edge/http_mutation.h"
 
 namespace tandem {
@@ -12,17 +13,22 @@ constexpr size_t kRemembered = 1024;  // idle clients whose service is remembere
 }  // namespace
 
 ClientTurns::ClientTurns(int threads, const Clock* clock) : clock_(*clock) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  start_threads(
+      "bodies of HTTP requests", threads, [this] { run(); }, [this] { quit(); }, &threads_);
 }
 
 ClientTurns::~ClientTurns() {
   stop(absl::CancelledError("stopped"));
+  quit();
+  for (std::thread& t : threads_) t.join();
+}
+
+void ClientTurns::quit() {
   {
     const MutexLock lock(&mutex_);
     quit_ = true;
   }
   changed_.notify_all();
-  for (std::thread& t : threads_) t.join();
 }
 
 uint64_t ClientTurns::enter(const std::string& client_name, int64_t cost, Task task) {

@@ -65,6 +65,7 @@ class ClientTurns {
   using Key = std::pair<int64_t, uint64_t>;  // served, order
 
   void run();
+  void quit();
   bool run_next(MutexLock<Mutex>& lock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Waiting take_locked(Client* client, std::deque<Waiting>::iterator at)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "engine/base/thread.h"
 #include "server/edge/http_status.h"
 #include "server/edge/peer.h"
 
@@ -133,10 +134,18 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::start(const std::str
 HttpEndpoint::HttpEndpoint(Listener listener, Handlers handlers)
     : listener_(std::move(listener)),
       handlers_(std::move(handlers)),
-      poller_([this] { run(); }),
-      renderer_([this] { render(); }) {}
+      poller_(start_thread("the metrics port", [this] { run(); })) {
+  try {
+    renderer_ = start_thread("rendering metrics", [this] { render(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
 
-HttpEndpoint::~HttpEndpoint() {
+HttpEndpoint::~HttpEndpoint() { stop(); }
+
+void HttpEndpoint::stop() {
   {
     const MutexLock lock(&mutex_);
     stopping_ = true;
@@ -144,7 +153,7 @@ HttpEndpoint::~HttpEndpoint() {
   changed_.notify_all();
   wake_.wake();
   poller_.join();
-  renderer_.join();
+  if (renderer_.joinable()) renderer_.join();
 }
 
 void HttpEndpoint::run() {

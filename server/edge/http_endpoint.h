@@ -54,6 +54,7 @@ class HttpEndpoint {
   struct Connection;
 
   HttpEndpoint(Listener listener, Handlers handlers);
+  void stop();
   void run();
   void render();
   void take_connections();

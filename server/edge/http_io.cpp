@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <system_error>
 
 #include "server/edge/peer.h"
 #include "server/edge/socket.h"
@@ -39,7 +40,9 @@ class SystemHttpIo final : public HttpIo {
  public:
   SystemHttpIo() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
     epoll_event own = {EPOLLIN, {}};  // data.ptr stays null
-    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.fd(), &own);
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.fd(), &own) != 0) {
+      throw std::system_error(errno, std::generic_category(), "cannot wait for HTTP connections");
+    }
   }
 
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
@@ -60,9 +63,9 @@ class SystemHttpIo final : public HttpIo {
     return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket, &event) == 0;
   }
 
-  void watch(int socket, uint32_t events, void* tag) override {
+  bool watch(int socket, uint32_t events, void* tag) override {
     epoll_event event = {to_epoll(events), {.ptr = tag}};
-    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event);
+    return epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event) == 0;
   }
 
   ssize_t receive(int socket, char* to, size_t size) override {

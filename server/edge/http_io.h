@@ -45,9 +45,9 @@ class HttpIo {
   // Memory that a connection needs here at most, for the account. It may change.
   virtual size_t memory(int /*socket*/) const { return 0; }
 
-  // `tag` comes back in events. False: the socket cannot be watched.
+  // `tag` is returned in events. False: the socket cannot be watched.
   virtual bool add(int socket, uint32_t events, void* tag) = 0;
-  virtual void watch(int socket, uint32_t events, void* tag) = 0;
+  virtual bool watch(int socket, uint32_t events, void* tag) = 0;
   // Bytes read; 0: end of the input.
   virtual ssize_t receive(int socket, char* to, size_t size) = 0;
   virtual ssize_t send(int socket, absl::string_view bytes) = 0;
@@ -59,7 +59,7 @@ class HttpIo {
   virtual void wake() = 0;  // thread-safe
 };
 
-// Sockets of this machine, by epoll.
+// Sockets of this machine, by epoll. Throws std::system_error if no descriptor is left.
 std::unique_ptr<HttpIo> system_http_io();
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/thread.h"
 #include "server/edge/http_mutation.h"
 #include "server/edge/http_status.h"
 
@@ -158,7 +159,7 @@ HttpServer::HttpServer(Bounds bounds, Handlers handlers, MemoryAccount* account,
 HttpServer::~HttpServer() { stop(); }
 
 void HttpServer::start() {
-  thread_ = std::thread([this] {
+  thread_ = start_thread("HTTP connections", [this] {
     while (step()) {
     }
   });
@@ -363,8 +364,9 @@ void HttpServer::dispatch(HttpConnection& c) {
   c.ended = false;
   c.exchange = std::make_shared<HttpExchange>(this, &c, std::move(message));
   charge_output(c);
-  watch(c);
-  handlers_.request(c.exchange);
+  const std::shared_ptr<HttpExchange> exchange = c.exchange;
+  watch(c);  // may close the connection
+  if (c.state == HttpConnection::State::kResponding) handlers_.request(exchange);
 }
 
 void HttpServer::refuse(HttpConnection& c, int status) {
@@ -472,14 +474,15 @@ void HttpServer::end_exchange(HttpConnection& c) {
   watch(c);
 }
 
-// Updates the events to poll for: input while reading, and always a disconnect.
+// Updates the events to poll for: input while reading, and always a disconnect. Closes the
+// connection if that fails.
 void HttpServer::watch(HttpConnection& c) {
   uint32_t events = c.state == HttpConnection::State::kLingering ? 0 : HttpIo::kPeerClosed;
   if (c.state != HttpConnection::State::kResponding) events |= HttpIo::kInput;
   if (c.sent < c.out.size()) events |= HttpIo::kOutput;
   if (events == c.watched) return;
   c.watched = events;
-  io_->watch(c.socket, events, &c);
+  if (!io_->watch(c.socket, events, &c)) close(c);  // its events would be lost
 }
 
 void HttpServer::close(HttpConnection& c) {

@@ -8,10 +8,15 @@
 #include <climits>
 #include <utility>
 
+#include "engine/base/thread.h"
+
 namespace tandem {
 
 LogQueue::LogQueue(int fd, size_t max_bytes, std::function<std::string(int64_t)> note)
-    : fd_(fd), max_bytes_(max_bytes), note_(std::move(note)), thread_([this] { run(); }) {}
+    : fd_(fd),
+      max_bytes_(max_bytes),
+      note_(std::move(note)),
+      thread_(start_thread("the log", [this] { run(); })) {}
 
 LogQueue::~LogQueue() {
   {

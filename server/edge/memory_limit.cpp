@@ -1,8 +1,6 @@
 #include "server/edge/memory_limit.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -12,18 +10,16 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "engine/base/read_file.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-std::string contents(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+std::string contents(const std::string& path) { return read_file(path).value_or(""); }
 
-// Bytes of a limit file. "max", huge values and missing files are no limit.
+// Bytes of a limit file. "max", huge values and files that cannot be read are no limit.
 int64_t limit_in(const std::string& file) {
   uint64_t bytes = 0;
   if (!absl::SimpleAtoi(absl::StripAsciiWhitespace(contents(file)), &bytes) || bytes == 0) {

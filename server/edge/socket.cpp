@@ -73,10 +73,11 @@ absl::StatusOr<Listener> listen_on_path(const std::string& field, const std::str
   return out;
 }
 
+// 0, with errno, if it cannot be read.
 int port_of(int fd) {
   sockaddr_storage name = {};
   socklen_t length = sizeof(name);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return 0;
   return ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&name)->sin6_port
                                           : reinterpret_cast<sockaddr_in*>(&name)->sin_port);
 }
@@ -107,7 +108,9 @@ absl::StatusOr<Listener> listen_everywhere(const std::string& field, const std::
   }
   if (!fd.valid()) return cannot(field, absl::StrCat(host, ":", port), last_error());
   Listener out;
-  out.address = absl::StrCat(host, ":", port_of(fd.get()));
+  const int bound_port = port_of(fd.get());
+  if (bound_port == 0) return cannot(field, absl::StrCat(host, ":", port), last_error());
+  out.address = absl::StrCat(host, ":", bound_port);
   out.sockets.push_back(std::move(fd));
   return out;
 }
@@ -146,6 +149,7 @@ absl::StatusOr<Listener> listen_on(const std::string& field, const std::string& 
       return cannot(field, absl::StrCat(host, ":", port), last_error());
     }
     if (port == 0) port = port_of(fd.get());
+    if (port == 0) return cannot(field, address, last_error());
     out.sockets.push_back(std::move(fd));
   }
   if (out.sockets.empty()) return cannot(field, address, "no such address on this machine");
@@ -174,7 +178,9 @@ SocketAcceptor::Result SocketAcceptor::accept(int listener, Fd* out) {
   return result;
 }
 
-WakeUp::WakeUp() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+WakeUp::WakeUp() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (!fd_.valid()) throw std::system_error(errno, std::generic_category(), "cannot make an event");
+}
 
 void WakeUp::wake() {
   const uint64_t one = 1;

@@ -58,7 +58,7 @@ class SocketAcceptor {
   Fd spare_;
 };
 
-// Wakes a polling thread.
+// Wakes a polling thread. The constructor throws std::system_error if no descriptor is left.
 class WakeUp {
  public:
   WakeUp();

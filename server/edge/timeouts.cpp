@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "engine/base/check.h"
+#include "engine/base/thread.h"
 
 namespace tandem {
 
@@ -38,7 +39,7 @@ Timeouts::~Timeouts() {
 }
 
 void Timeouts::run_thread() {
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("timeouts", [this] { run(); });
 }
 
 TimePoint Timeouts::run_expired() {

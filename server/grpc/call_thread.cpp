@@ -1,9 +1,11 @@
 #include "server/grpc/call_thread.h"
 
+#include "engine/base/thread.h"
+
 namespace tandem {
 
 void CallThread::start() {
-  thread_ = std::thread([this] { loop_.run(); });
+  thread_ = start_thread("gRPC calls", [this] { loop_.run(); });
 }
 
 void CallThread::stop() {

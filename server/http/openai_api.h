@@ -106,8 +106,8 @@ class OpenAiApi {
   HttpPulse http_pulse_;
   Pulse worker_pulse_;
   const SteadyClock clock_;
-  Worker worker_;      // short work without a body
-  ClientTurns turns_;  // bodies
+  Worker worker_{1, {}, "short HTTP requests"};  // without a body
+  ClientTurns turns_;                            // bodies
   HttpServer http_;
   Acceptor acceptor_;
 };

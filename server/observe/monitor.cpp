@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/thread.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "server/observe/log.h"
 
@@ -74,7 +75,7 @@ Monitor::Monitor(ServerState* state, grpc::Server* server, const Acceptor* accep
       openai_(openai),
       changed_(std::move(changed)),
       probe_(std::make_unique<Probe>(server)),
-      thread_([this] { run(); }) {}
+      thread_(start_thread("the monitor", [this] { run(); })) {}
 
 Monitor::~Monitor() { stop(); }
 

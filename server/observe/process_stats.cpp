@@ -4,18 +4,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "engine/base/read_file.h"
+#include "engine/base/status.h"
 
 namespace tandem {
 namespace {
@@ -23,54 +27,68 @@ namespace {
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-std::string contents(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 int64_t number(absl::string_view text) {
   int64_t value = 0;
   return absl::SimpleAtoi(text, &value) ? value : 0;
 }
 
-// The fields of /proc/PID/stat after the program's name, which may contain anything. Field (N) of
-// proc(5) is [N - 3] here.
-std::vector<std::string> stat_fields(const std::string& stat) {
-  const size_t end_of_name = stat.rfind(") ");
-  if (end_of_name == std::string::npos) return {};
-  return absl::StrSplit(stat.substr(end_of_name + 2), ' ');
+absl::Status unexpected(const std::string& path) {
+  return absl::UnavailableError(absl::StrCat(path, ": unexpected content"));
 }
 
-// Seconds since the epoch; 0: unknown.
-int64_t boot_time(const std::string& stat) {
+// The fields of /proc/PID/stat after the program's name, which may contain anything. Field (N) of
+// proc(5) is [N - 3] here.
+absl::StatusOr<std::vector<std::string>> stat_fields(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string stat, read_file(path));
+  const size_t end_of_name = stat.rfind(") ");
+  if (end_of_name == std::string::npos) return unexpected(path);
+  std::vector<std::string> fields = absl::StrSplit(stat.substr(end_of_name + 2), ' ');
+  if (fields.size() < 22) return unexpected(path);
+  return fields;
+}
+
+// Seconds since the epoch.
+absl::StatusOr<int64_t> boot_time(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string stat, read_file(path));
   for (absl::string_view line : absl::StrSplit(stat, '\n')) {
     if (absl::ConsumePrefix(&line, "btime ")) return number(line);
   }
-  return 0;
+  return unexpected(path);
 }
 
-int64_t entries(const std::string& folder) {
+absl::StatusOr<int64_t> entries(const std::string& folder) {
   std::error_code error;
   std::filesystem::directory_iterator at(folder, error);
   int64_t n = 0;
   for (; !error && at != std::filesystem::directory_iterator(); at.increment(error)) ++n;
+  if (error) {
+    return absl::UnavailableError(absl::StrCat(folder, ": cannot read: ", error.message()));
+  }
   return n;
 }
 
 }  // namespace
 
-std::optional<ProcessStats> read_process(const std::string& proc) {
-  const std::vector<std::string> field = stat_fields(contents(proc + "/self/stat"));
-  if (field.size() < 22) return std::nullopt;
-  const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  const auto in_ticks = [&](size_t i) { return static_cast<double>(number(field[i])) / ticks; };
+ProcessStats read_process(const std::string& proc) {
   ProcessStats out;
-  out.cpu_seconds = in_ticks(11) + in_ticks(12);
-  out.threads = number(field[17]);
-  out.start_time_seconds = static_cast<double>(boot_time(contents(proc + "/stat"))) + in_ticks(19);
-  out.virtual_bytes = number(field[20]);
-  out.resident_bytes = number(field[21]) * sysconf(_SC_PAGESIZE);
-  out.open_fds = entries(proc + "/self/fd");
+  if (const auto field = stat_fields(proc + "/self/stat"); field.ok()) {
+    const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+    const auto in_ticks = [&](size_t i) {
+      return static_cast<double>(number((*field)[i])) / ticks;
+    };
+    out.cpu_seconds = in_ticks(11) + in_ticks(12);
+    out.threads = number((*field)[17]);
+    out.virtual_bytes = number((*field)[20]);
+    out.resident_bytes = number((*field)[21]) * sysconf(_SC_PAGESIZE);
+    const auto boot = boot_time(proc + "/stat");
+    if (boot.ok()) out.start_time_seconds = static_cast<double>(*boot) + in_ticks(19);
+    out.error.Update(boot.status());
+  } else {
+    out.error = field.status();
+  }
+  const auto fds = entries(proc + "/self/fd");
+  if (fds.ok()) out.open_fds = *fds;
+  out.error.Update(fds.status());
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     constexpr auto kMost = static_cast<rlim_t>(std::numeric_limits<int64_t>::max());
@@ -81,13 +99,15 @@ std::optional<ProcessStats> read_process(const std::string& proc) {
 
 std::vector<MetricFamily> process_families(const ProcessStats& now) {
   std::vector<MetricFamily> out;
-  const auto add = [&out](const char* name, const char* help, MetricType type, double value) {
+  const auto add = [&out](const char* name, const char* help, MetricType type, auto value) {
+    if (!value.has_value()) return;
     prometheus::ClientMetric metric;
-    (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+    (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+        static_cast<double>(*value);
     out.push_back({name, help, type, {std::move(metric)}});
   };
-  const auto gauge = [&](const char* name, const char* help, int64_t value) {
-    add(name, help, MetricType::Gauge, static_cast<double>(value));
+  const auto gauge = [&](const char* name, const char* help, std::optional<int64_t> value) {
+    add(name, help, MetricType::Gauge, value);
   };
   add("process_cpu_seconds_total", "User and system processor time.", MetricType::Counter,
       now.cpu_seconds);

@@ -9,6 +9,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/thread.h"
 #include "engine/base/version.h"
 #include "server/observe/log.h"
 #include "server/observe/otlp_attributes.h"
@@ -43,7 +44,7 @@ SpanExporter::SpanExporter(Options options, CallSpans spans, std::unique_ptr<Spa
   otel::trace::v1::ScopeSpans* const scope = of->add_scope_spans();
   scope->mutable_scope()->set_name("tandem.server");
   scope->mutable_scope()->set_version(kVersion);
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("spans", [this] { run(); });
 }
 
 void SpanExporter::add(EndedCall call) {

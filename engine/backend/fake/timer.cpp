@@ -2,9 +2,11 @@
 
 #include <utility>
 
+#include "engine/base/thread.h"
+
 namespace tandem {
 
-ThreadTimer::ThreadTimer() : thread_([this] { run(); }) {}
+ThreadTimer::ThreadTimer() : thread_(start_thread("a fake device", [this] { run(); })) {}
 
 ThreadTimer::~ThreadTimer() {
   {

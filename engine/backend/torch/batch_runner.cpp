@@ -24,7 +24,7 @@ BatchRunner::BatchRunner(std::string name, const DeviceQueue* queue, TorchShared
       shared_(shared),
       models_(models),
       mover_(queue),
-      thread_(1, around) {}
+      thread_(1, around, "a device queue") {}
 
 void BatchRunner::launch(const Batch& batch, Backend::Done done) {
   thread_.post([this, &batch, done = std::move(done)]() mutable { begin(batch, std::move(done)); });

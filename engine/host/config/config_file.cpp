@@ -5,12 +5,8 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/text_format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -20,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/base/read_file.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -149,13 +146,8 @@ absl::StatusOr<ConfigFile> ConfigFile::load(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", size, " bytes; allowed: at most ",
                                                    kMaxFileBytes, " in a deployment file"));
   }
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot read: ", std::strerror(errno)));
-  }
-  return parse(text.str(), path);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  return parse(text, path);
 }
 
 absl::Status ConfigFile::error(absl::string_view field, absl::string_view value,

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/status.h"
+#include "engine/base/thread.h"
 #include "engine/sched/timers.h"
 
 namespace tandem {
@@ -26,17 +27,24 @@ Ingress::Ingress(int threads, const LimitsConfig& limits, const Clock* clock, Wo
       answers_(answers),
       metrics_(metrics),
       ledger_({1, 1, limits.client_weights}) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  start_threads("tokenization", threads, [this] { run(); }, [this] { quit(); }, &threads_);
 }
 
 Ingress::~Ingress() {
   {
     const MutexLock lock(&mutex_);
     TANDEM_CHECK(waiting_.empty());
+  }
+  quit();
+  for (std::thread& t : threads_) t.join();
+}
+
+void Ingress::quit() {
+  {
+    const MutexLock lock(&mutex_);
     quit_ = true;
   }
   changed_.notify_all();
-  for (std::thread& t : threads_) t.join();
 }
 
 absl::Status Ingress::enter(Arrival arrival) {

@@ -74,6 +74,7 @@ class Ingress {
   using Queue = std::list<Waiter>;
 
   void run();
+  void quit();
   Waiter take_locked(Queue::iterator place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void answer_locked(Queue::iterator place, absl::Status status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

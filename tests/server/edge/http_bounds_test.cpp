@@ -303,5 +303,31 @@ TEST(HttpBounds, SilentConnectionsEnd) {
   EXPECT_THAT(b.net->read_from_server(body), StartsWith("HTTP/1.1 408 "));
 }
 
+// The kernel has no memory for the change (epoll_ctl: ENOMEM). The connection would hang.
+TEST(HttpBounds, AConnectionThatCannotBeWatchedIsClosed) {
+  HttpBench b;
+  const int added = b.net->connect("10.0.0.1");
+  b.net->fail_watches(added);
+  b.server->add_connection(added);
+  b.settle();
+  EXPECT_TRUE(b.net->closed(added));
+
+  const int requested = b.connect();
+  b.net->fail_watches(requested);
+  b.send(requested, post_head(1) + "b");
+  EXPECT_TRUE(b.net->closed(requested));
+  EXPECT_THAT(b.waiting, IsEmpty());
+
+  const int answered = b.connect();
+  b.send(answered, post_head(1) + "b");
+  ASSERT_EQ(b.waiting.size(), 1U);
+  b.net->fail_watches(answered);
+  b.waiting[0]->respond(200, {}, "answer");
+  b.settle();
+  EXPECT_TRUE(b.net->closed(answered));
+  b.waiting.clear();
+  EXPECT_EQ(b.account.used(), 0);
+}
+
 }  // namespace
 }  // namespace tandem

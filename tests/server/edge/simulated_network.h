@@ -37,6 +37,8 @@ class SimulatedNetwork final : public HttpIo {
   }
   void close_client(int socket) { connections_.at(socket).client_closed = true; }
   void reset_client(int socket) { connections_.at(socket).reset = true; }
+  // From now on the server cannot change the events that it waits for.
+  void fail_watches(int socket) { connections_.at(socket).unwatchable = true; }
   // The bytes of a response that the network holds; the rest waits in the server.
   void set_capacity(int socket, size_t bytes) { connections_.at(socket).capacity = bytes; }
 
@@ -53,13 +55,11 @@ class SimulatedNetwork final : public HttpIo {
 
   TimePoint now() const override { return clock_.now(); }
   std::string peer(int socket) const override { return connections_.at(socket).peer; }
-  bool add(int socket, uint32_t events, void* tag) override {
-    watch(socket, events, tag);
-    return true;
-  }
-  void watch(int socket, uint32_t events, void* tag) override {
+  bool add(int socket, uint32_t events, void* tag) override { return watch(socket, events, tag); }
+  bool watch(int socket, uint32_t events, void* tag) override {
     connections_.at(socket).watched = events;
     connections_.at(socket).tag = tag;
+    return !connections_.at(socket).unwatchable;
   }
   ssize_t receive(int socket, char* to, size_t size) override {
     Connection& c = connections_.at(socket);
@@ -98,6 +98,7 @@ class SimulatedNetwork final : public HttpIo {
     std::string input, output;  // of the server
     size_t capacity = 64 << 10;
     bool client_closed = false, reset = false, server_closed = false, output_ended = false;
+    bool unwatchable = false;
     uint32_t watched = 0;
     void* tag = nullptr;
   };

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/thread.h"
+
 namespace tandem::cpu {
 namespace {
 
@@ -145,18 +147,21 @@ class Team {
         before_(affinity()),
         shares_(std::make_unique<Share[]>(static_cast<size_t>(size))) {
     team_threads += size;
-    for (int i = 1; i < size; ++i) {
-      threads_.emplace_back([this, i, size] { help(i, size); });
-      if (first_cpu >= 0) pin(threads_.back().native_handle(), before_, first_cpu + i);
+    try {
+      for (int i = 1; i < size; ++i) {
+        threads_.push_back(start_thread("a team of a device", [this, i, size] { help(i, size); }));
+        if (first_cpu >= 0) pin(threads_.back().native_handle(), before_, first_cpu + i);
+      }
+    } catch (...) {
+      end_helpers();
+      team_threads -= size;
+      throw;
     }
     if (first_cpu >= 0) pin(pthread_self(), before_, first_cpu);
   }
 
   ~Team() {
-    ending_.store(true);
-    order_.number.fetch_add(2);
-    order_.number.notify_all();
-    for (std::thread& t : threads_) t.join();
+    end_helpers();
     team_threads -= size();
     if (first_cpu_ >= 0) pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
   }
@@ -176,6 +181,13 @@ class Team {
   }
 
  private:
+  void end_helpers() {
+    ending_.store(true);
+    order_.number.fetch_add(2);
+    order_.number.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
+
   void run_order() {
     const uint32_t job = (order_.number.load(std::memory_order_relaxed) + 1) | 1;
     order_.number.store(job, std::memory_order_release);

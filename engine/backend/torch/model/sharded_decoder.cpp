@@ -37,11 +37,12 @@ absl::StatusOr<std::unique_ptr<ShardedDecoder>> ShardedDecoder::load(
     part.begin = std::exchange(begin, shard.end);
     part.end = shard.end;
     if (part.begin > 0) {
-      part.thread = std::make_unique<Worker>(1, [shard](const auto& work) {
+      const auto around = [shard](const auto& work) {
         const c10::InferenceMode inference;
         cpu::set_team_size(shard.threads, shard.first_cpu);
         work();
-      });
+      };
+      part.thread = std::make_unique<Worker>(1, around, "a part of a model");
     }
     absl::Status status;
     part.call([&] {

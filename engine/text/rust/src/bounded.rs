@@ -208,6 +208,25 @@ pub fn check_text(bytes: usize) -> Result<(), Excess> {
     }
 }
 
+/// Ends the process, as the server does if C++ code cannot allocate. Rust would abort, with a core file.
+#[cold]
+fn out_of_memory() -> ! {
+    const MESSAGE: &[u8] = b"tandem: out of memory\n";
+    // SAFETY: neither call allocates.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
+        libc::_exit(1)
+    }
+}
+
+/// Memory of the system.
+fn checked(memory: *mut u8) -> *mut u8 {
+    if memory.is_null() {
+        out_of_memory()
+    }
+    memory
+}
+
 struct JobAllocator;
 
 #[global_allocator]
@@ -219,7 +238,7 @@ unsafe impl GlobalAlloc for JobAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match open_heap() {
             Some(heap) => heap.take(layout),
-            None => System.alloc(layout),
+            None => checked(System.alloc(layout)),
         }
     }
 
@@ -230,14 +249,14 @@ unsafe impl GlobalAlloc for JobAllocator {
                 memory.write_bytes(0, layout.size());
                 memory
             }
-            None => System.alloc_zeroed(layout),
+            None => checked(System.alloc_zeroed(layout)),
         }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         match heap().filter(|heap| heap.holds(memory)) {
             Some(heap) => heap.resize(memory, layout, size),
-            None => System.realloc(memory, layout, size),
+            None => checked(System.realloc(memory, layout, size)),
         }
     }
 

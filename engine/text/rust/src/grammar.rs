@@ -195,7 +195,7 @@ impl Vocabulary {
             let thread = thread::Builder::new().name("grammar".to_string()).stack_size(COMPILE_STACK);
             let handle = thread
                 .spawn_scoped(scope, compile)
-                .map_err(|error| Error::internal(format!("{field}: {error}")))?;
+                .map_err(|error| Error::exhausted(format!("{field}: cannot start: {error}; try again later")))?;
             handle.join().map_err(|_| Error::internal(format!("{field}: the compilation failed")))
         })?;
         result.unwrap_or_else(|panic| Err(Error::invalid(format!("{field}: {panic}"))))

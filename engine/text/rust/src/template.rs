@@ -174,7 +174,10 @@ impl Template {
             Ok(Err(error)) => Err(error),
             Err(Failure::Memory) => Err(too_much_memory(path, memory)),
             Err(Failure::Panic(message)) => Err(refused(message)),
-            Err(Failure::Thread(message)) => Err(refused(format!("cannot start: {message}"))),
+            Err(Failure::Thread(message)) => {
+                let path = path.display();
+                Err(Error::exhausted(format!("chat template {path}: cannot start: {message}; try again later")))
+            }
         }
     }
 
