@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
 #include "engine/host/requests/request.h"
+#include "server/gateway_headers.h"
 #include "server/server_state.h"
 
 namespace tandem {
@@ -18,6 +19,7 @@ namespace tandem {
 struct CallInfo {
   const char* method = "";  // "Generate", ...
   std::string client;
+  std::optional<int> priority;  // by a gateway, in place of the request's
   std::string peer;
   std::string traceparent;  // W3C trace context from the client, if well formed
   std::string request_id;   // the client's, else generated
@@ -26,13 +28,24 @@ struct CallInfo {
   absl::Status authenticated;  // if not OK, the call ends with it
 };
 
+// Of an HTTP request.
+struct CallHeaders {
+  std::string authorization;  // "Bearer TOKEN"; empty: none
+  std::string traceparent;
+  std::string request_id;
+  GatewayHeaders gateway;
+};
+
 CallInfo begin_call(const char* method, const ServerState& state,
                     const grpc::ServerContextBase& context);
-// The same for HTTP: `peer` in gRPC's notation, and the values of three headers. A request id that
-// check_request_id() rejects is replaced: proxies add theirs without the client's knowledge.
+// The same for HTTP, with `peer` in gRPC's notation. A request id that check_request_id() rejects
+// is replaced: proxies add theirs without the client's knowledge.
 CallInfo begin_call(const char* method, const ServerState& state, const std::string& peer,
-                    absl::string_view authorization, absl::string_view traceparent,
-                    const std::string& request_id);
+                    const CallHeaders& headers);
+
+// The priority of a call whose request has `requested`. A gateway's is lowered to the client's
+// limit; the engine refuses a request's own above it.
+int priority_of(const CallInfo& info, const Engine& engine, int requested);
 
 // "req-" and 16 hexadecimal digits; unique for all practical purposes.
 std::string make_request_id();

@@ -18,6 +18,7 @@
 #include "server/edge/status_text.h"
 #include "server/grpc/call_info.h"
 #include "server/grpc/response_to_proto.h"
+#include "server/http/call_headers.h"
 #include "server/http/cors.h"
 #include "server/http/credentials.h"
 #include "server/http/openai_call.h"
@@ -238,12 +239,12 @@ HttpAdmission OpenAiApi::on_head(const HttpMessage& head, const std::string& pee
   auto client = state_.authenticator()->identify(credentials_of(head), peer);
   const bool drained = client.ok() && route->json && state_.draining.load();
   if (client.ok() && !drained) {
-    out.client = *std::move(client);
+    const CallHeaders headers = call_headers_of(head);
+    out.client = sender_of(state_.config, *std::move(client), headers.gateway).client;
     return out;
   }
   const absl::Status status = drained ? shutting_down() : client.status();
-  const CallInfo info = begin_call(route->call, state_, peer, credentials_of(head),
-                                   head.header("traceparent"), head.header("x-request-id"));
+  const CallInfo info = begin_call(route->call, state_, peer, call_headers_of(head));
   end_call(state_, info, status, {});
   OpenAiError error = openai_error(status, info.request_id);
   out.refusal = {error.status, std::move(error.headers), std::move(error.body)};
@@ -332,8 +333,7 @@ void OpenAiApi::show_gateway(const std::shared_ptr<HttpExchange>& exchange) {
 
 void OpenAiApi::list_models(const std::shared_ptr<HttpExchange>& exchange) {
   CallInfo info =
-      begin_call("openai/models", state_, exchange->peer, credentials_of(exchange->message),
-                 exchange->message.header("traceparent"), exchange->message.header("x-request-id"));
+      begin_call("openai/models", state_, exchange->peer, call_headers_of(exchange->message));
   worker_.post([this, exchange, info = std::move(info)] {
     const auto made = info.authenticated.ok()
                           ? models_answer(state_, exchange->message.path, started_)

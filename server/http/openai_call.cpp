@@ -6,7 +6,7 @@
 #include "engine/base/status.h"
 #include "server/grpc/call_memory.h"
 #include "server/grpc/request_from_proto.h"
-#include "server/http/credentials.h"
+#include "server/http/call_headers.h"
 #include "server/http/openai_api.h"
 #include "server/openai/json_text.h"
 
@@ -84,9 +84,7 @@ void OpenAiCall::start(const char* name, openai::Kind kind, ServerState& state, 
   call->self_ = call;
   call->translation_ = std::move(translation);
   const HttpExchange& from = *call->exchange_;
-  call->record_.info =
-      begin_call(name, state, from.peer, credentials_of(from.message),
-                 from.message.header("traceparent"), from.message.header("x-request-id"));
+  call->record_.info = begin_call(name, state, from.peer, call_headers_of(from.message));
   call->exchange_->listen(call.get());
   absl::Status entered = state.calls.enter(from.peer);
   call->entered_ = entered.ok();

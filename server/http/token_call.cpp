@@ -7,7 +7,7 @@
 #include "server/edge/peer.h"
 #include "server/grpc/complete_response.h"
 #include "server/grpc/request_from_proto.h"
-#include "server/http/credentials.h"
+#include "server/http/call_headers.h"
 #include "server/http/openai_api.h"
 #include "server/http/posted_response.h"
 #include "server/openai/json_text.h"
@@ -43,9 +43,7 @@ void TokenCall::start(Kind kind, ServerState& state, HttpServer& server, ClientT
       new TokenCall(kind, state, server, turns, std::move(exchange)));
   call->self_ = call;
   const HttpExchange& from = *call->exchange_;
-  call->record_.info =
-      begin_call(name_of(kind), state, from.peer, credentials_of(from.message),
-                 from.message.header("traceparent"), from.message.header("x-request-id"));
+  call->record_.info = begin_call(name_of(kind), state, from.peer, call_headers_of(from.message));
   call->exchange_->listen(call.get());
   const absl::Status entered = state.calls.enter(from.peer);
   call->entered_ = entered.ok();
