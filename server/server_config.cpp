@@ -193,6 +193,20 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
     out.bearer_token_file = file.resolve(in.bearer_token_file());
   }
 
+  for (const std::string& gateway : in.trusted_gateways()) {
+    if (gateway.empty() || gateway.size() > 255) {
+      return file.error("server.trusted_gateways", quote_value(gateway), "1 to 255 bytes");
+    }
+    out.trusted_gateways.insert(gateway);
+  }
+  for (const auto& [objective, priority] : in.objectives()) {
+    if (objective.empty() || priority < -100 || priority > 100) {
+      return file.error(absl::StrCat("server.objectives[", quote_value(objective), "]"),
+                        absl::StrCat(priority), "a name that is not empty, and [-100, 100]");
+    }
+    out.objectives[objective] = priority;
+  }
+
   const auto check = [&](absl::string_view name, auto value, auto min, auto max) {
     if (value >= min && value <= max) return absl::OkStatus();  // false for NaN
     return file.error(absl::StrCat("server.", name), absl::StrCat(value),

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
@@ -45,6 +48,9 @@ struct ServerConfig {
   TlsFiles tls_files;             // the paths of `tls`
   bool insecure = false;          // allows plaintext from other machines
   std::string bearer_token_file;  // empty: no tokens
+  std::set<std::string>
+      trusted_gateways;                   // clients whose gateway headers count (gateway_headers.h)
+  std::map<std::string, int> objectives;  // priorities, by the name that a gateway sends
 
   int max_receive_bytes = 4 << 20;
   int max_send_bytes = 4 << 20;  // of a response that is not streamed

@@ -269,6 +269,10 @@ void Engine::shutdown(TimePoint deadline) {
 
 const Metrics& Engine::metrics() const { return impl_->metrics; }
 
+int Engine::max_priority(const std::string& client) const {
+  return impl_->quotas.max_priority(client);
+}
+
 const std::map<std::string, ClientUse>& Engine::client_uses() const { return impl_->quotas.uses(); }
 
 }  // namespace tandem

@@ -114,6 +114,8 @@ class Engine {
   const Metrics& metrics() const;
   // By client; all that the limits do not name are under "". Readable at any time.
   const std::map<std::string, ClientUse>& client_uses() const;
+  // The highest priority of the client's requests. Thread-safe.
+  int max_priority(const std::string& client) const;
 
  private:
   struct Impl;

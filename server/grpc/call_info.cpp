@@ -40,8 +40,9 @@ TimePoint steady_deadline(std::chrono::system_clock::time_point deadline, TimePo
   return now + std::chrono::duration_cast<Duration>(deadline - wall);
 }
 
-CallInfo begun(const char* method, const std::string& peer, absl::string_view traceparent,
-               absl::StatusOr<std::string> client) {
+CallInfo begun(const char* method, const ServerState& state, const std::string& peer,
+               absl::string_view traceparent, absl::StatusOr<std::string> client,
+               const GatewayHeaders& gateway) {
   CallInfo info;
   info.method = method;
   info.arrived = std::chrono::steady_clock::now();
@@ -49,7 +50,13 @@ CallInfo begun(const char* method, const std::string& peer, absl::string_view tr
   info.request_id = make_request_id();
   if (is_traceparent(traceparent)) info.traceparent = std::string(traceparent);
   info.authenticated = client.status();
-  info.client = client.ok() ? *std::move(client) : host_of_peer(peer);
+  if (!client.ok()) {
+    info.client = host_of_peer(peer);
+    return info;
+  }
+  Sender sender = sender_of(state.config, *std::move(client), gateway);
+  info.client = std::move(sender.client);
+  info.priority = sender.priority;
   return info;
 }
 
@@ -71,24 +78,31 @@ std::string make_request_id() {
 
 CallInfo begin_call(const char* method, const ServerState& state,
                     const grpc::ServerContextBase& context) {
-  const auto& metadata = context.client_metadata();
-  const auto trace = metadata.find("traceparent");
-  CallInfo info =
-      begun(method, context.peer(),
-            trace == metadata.end() ? absl::string_view()
-                                    : absl::string_view(trace->second.data(), trace->second.size()),
-            state.authenticator()->identify(context));
+  const auto find = [&metadata = context.client_metadata()](const char* name) {
+    const auto found = metadata.find(name);
+    if (found == metadata.end()) return std::string();
+    return std::string(found->second.data(), found->second.size());
+  };
+  CallInfo info = begun(method, state, context.peer(), find("traceparent"),
+                        state.authenticator()->identify(context), gateway_headers(find));
   info.deadline = steady_deadline(context.deadline(), info.arrived);
   return info;
 }
 
 CallInfo begin_call(const char* method, const ServerState& state, const HttpMessage& head,
                     const HttpPeer& peer) {
-  CallInfo info = begun(method, peer.address, head.header("traceparent"),
-                        state.authenticator()->identify(credentials_of(head), peer));
-  const std::string request_id = head.header("x-request-id");
+  const auto find = [&head](const char* name) { return head.header(name); };
+  CallInfo info =
+      begun(method, state, peer.address, find("traceparent"),
+            state.authenticator()->identify(credentials_of(head), peer), gateway_headers(find));
+  const std::string request_id = find("x-request-id");
   if (!request_id.empty() && check_request_id(request_id).ok()) info.request_id = request_id;
   return info;
+}
+
+int priority_of(const CallInfo& info, const Engine& engine, int requested) {
+  if (!info.priority.has_value()) return requested;
+  return std::min(*info.priority, engine.max_priority(info.client));
 }
 
 void CallSummary::add(const Finished& choice) {

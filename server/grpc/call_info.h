@@ -13,6 +13,7 @@
 #include "engine/host/requests/request.h"
 #include "server/edge/http_reader.h"
 #include "server/edge/peer.h"
+#include "server/gateway_headers.h"
 #include "server/server_state.h"
 
 namespace tandem {
@@ -20,6 +21,7 @@ namespace tandem {
 struct CallInfo {
   const char* method = "";  // "Generate", ...
   std::string client;
+  std::optional<int> priority;  // by a gateway, in place of the request's
   std::string peer;
   std::string traceparent;  // W3C trace context from the client, if well formed
   std::string request_id;   // the client's, else generated
@@ -34,6 +36,10 @@ CallInfo begin_call(const char* method, const ServerState& state,
 // without the client's knowledge.
 CallInfo begin_call(const char* method, const ServerState& state, const HttpMessage& head,
                     const HttpPeer& peer);
+
+// The priority of a call whose request has `requested`. A gateway's is lowered to the client's
+// limit; the engine refuses a request's own above it.
+int priority_of(const CallInfo& info, const Engine& engine, int requested);
 
 // "req-" and 16 hexadecimal digits; unique for all practical purposes.
 std::string make_request_id();

@@ -120,6 +120,7 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
   TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
   TANDEM_ASSIGN_OR_RETURN(ScoreRequest request, score_request_from(message));
+  request.priority = priority_of(call->info, *engine, request.priority);
   request.request_id = call->info.request_id;
   request.client = call->info.client;
   request.host = host_of(call->info.peer);
@@ -145,6 +146,7 @@ absl::Status start_rerank(const Call& call, ServerState& state, const grpc::Byte
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
   TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
   TANDEM_RETURN_IF_ERROR(check_rerank(message));
+  message.set_priority(priority_of(call->info, *engine, message.priority()));
   call->summary.reached_engine = true;
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<OpenCall> open_call,
                           engine->open_call(message.model(), call->info.client));

@@ -17,6 +17,7 @@
 #include "server/edge/peer.h"
 #include "server/edge/status_text.h"
 #include "server/edge/tls_io.h"
+#include "server/gateway_headers.h"
 #include "server/grpc/call_info.h"
 #include "server/grpc/response_to_proto.h"
 #include "server/http/cors.h"
@@ -244,7 +245,9 @@ HttpAdmission OpenAiApi::on_head(const HttpMessage& head, const HttpPeer& peer) 
   auto client = state_.authenticator()->identify(credentials_of(head), peer);
   const bool drained = client.ok() && route->json && state_.draining.load();
   if (client.ok() && !drained) {
-    out.client = *std::move(client);
+    const GatewayHeaders gateway =
+        gateway_headers([&head](const char* name) { return head.header(name); });
+    out.client = sender_of(state_.config, *std::move(client), gateway).client;
     return out;
   }
   const absl::Status status = drained ? shutting_down() : client.status();

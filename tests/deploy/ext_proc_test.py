@@ -36,6 +36,7 @@ models { name: "endless" fake { pass_seconds: 0.01 max_positions: 262144 } }
 limits { max_running: %d }
 """
 HEADER = "x-gateway-destination-endpoint"
+HOSTS = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
 
 
 def free_port():
@@ -225,10 +226,10 @@ def stack():
 
 @pytest.fixture
 def gateway(envoy, certificate, stack, tmp_path):
-    """gateway(addresses, picker, policy): an Envoy with healthy servers."""
+    """gateway(addresses, picker, policy, name): an Envoy with healthy servers."""
 
-    def start(addresses, picker=None, policy=None):
-        folder = tmp_path / f"envoy-{policy}"
+    def start(addresses, picker=None, policy=None, name="envoy"):
+        folder = tmp_path / name
         folder.mkdir()
         text = yaml.safe_dump(here(certificate, addresses, picker, policy))
         (folder / "envoy.yaml").write_text(text, "utf-8")
@@ -363,7 +364,7 @@ def test_the_real_picker_reads_the_gauges(start_server, gateway, stack, tmp_path
     program = tool("epp")
     servers = Servers(start_server, stack, SERVER % (0, 1))
     port = free_port()
-    for host in ("127.0.0.11", "127.0.0.12", "127.0.0.13"):
+    for host in HOSTS:
         servers.add(address=f"{host}:{port}")
     busy, *free = servers.addresses
     picker = RealPicker(program, stack, tmp_path, servers.addresses)
@@ -450,28 +451,33 @@ def measure(proxy, count, rate, seed=7):
 
 
 @pytest.mark.skipif("TANDEM_NIGHT" not in os.environ, reason="scripts/test --night runs it")
-def test_latency_with_a_slow_server(start_server, gateway, stack, tmp_path):
-    """Three servers, of which one is ten times slower: figures for round robin, least_request, and the
-    picker. What is asserted: every request is answered, and the slow server gets fewer of them."""
+def test_latency_with_a_slow_server(start_server, gateway, stack, tmp_path, tool):
+    """Three servers, of which one is ten times slower: figures for two policies of Envoy and two pickers.
+    What is asserted: every request is answered, and with a picker the slow server gets fewer of them."""
     count, rate = 90, 12
     servers = Servers(start_server, stack, SERVER % (0.005, 2))
-    servers.add(SERVER % (0.05, 2))
-    servers.add()
-    servers.add()
-    slow = servers.addresses[0]
-    picker = TestPicker(stack, tmp_path, servers.addresses)
-    share = {}
-    for policy in ("round_robin", "least_request", None):
-        proxy = gateway(servers.addresses, picker.address, policy)
+    port = free_port()
+    slow, *fast = (f"{host}:{port}" for host in HOSTS)
+    servers.add(SERVER % (0.05, 2), slow)
+    for address in fast:
+        servers.add(address=address)
+
+    def run(name, picker=None, policy=None):
+        proxy = gateway(servers.addresses, picker and picker.address, policy, name)
         before = servers.requests()
         times = measure(proxy, count, rate)
         after = servers.requests()
         assert len(times) == count
         assert sum(after.values()) - sum(before.values()) == count
-        share[policy] = after[slow] - before[slow]
+        share = after[slow] - before[slow]
         print(
-            f"{policy or 'picker':14} time to first token: median {times[count // 2]:.3f} s, "
-            f"p99 {times[int(count * 0.99)]:.3f} s; slow server: {share[policy]} of {count}"
+            f"{name:14} time to first token: median {times[count // 2]:.3f} s, "
+            f"p99 {times[int(count * 0.99)]:.3f} s; slow server: {share} of {count}"
         )
-    assert share["round_robin"] == count // 3
-    assert share[None] < share["round_robin"]
+        return share
+
+    assert run("round robin", policy="round_robin") == count // 3
+    run("least request", policy="least_request")
+    assert run("test picker", TestPicker(stack, tmp_path, servers.addresses)) < count // 3
+    real = RealPicker(tool("epp"), stack, tmp_path, servers.addresses)
+    assert run("real picker", real) < count // 3

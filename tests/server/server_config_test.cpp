@@ -25,7 +25,8 @@ TEST(ServerConfig, ReadsEveryField) {
       "log_format: \"json\" openai: \"unix:/o\" insecure: true max_connections: 11 "
       "max_connections_per_host: 12 max_open_calls: 13 max_transport_bytes: 16777216 "
       "stuck_seconds: 14 max_send_bytes: 1025 memory_bytes: 100000000 "
-      "max_connection_age_grace_seconds: 15");
+      "max_connection_age_grace_seconds: 15 trusted_gateways: \"gw\" "
+      "trusted_gateways: \"10.0.0.7\" objectives { key: \"batch\" value: -10 }");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen, "[::1]:5");
   EXPECT_EQ(config->http, "off");
@@ -53,6 +54,17 @@ TEST(ServerConfig, ReadsEveryField) {
   EXPECT_EQ(config->max_send_bytes, 1025);
   EXPECT_EQ(config->memory_bytes, 100000000);
   EXPECT_EQ(config->max_connection_age_grace, std::chrono::seconds(15));
+  EXPECT_EQ(config->trusted_gateways, (std::set<std::string>{"gw", "10.0.0.7"}));
+  EXPECT_EQ(config->objectives, (std::map<std::string, int>{{"batch", -10}}));
+}
+
+TEST(ServerConfig, NamesWrongGatewaysAndObjectives) {
+  EXPECT_EQ(settings("trusted_gateways: \"\"").status().message(),
+            "f:1: server.trusted_gateways: \"\"; allowed: 1 to 255 bytes");
+  EXPECT_EQ(settings("objectives { key: \"urgent\" value: 101 }").status().message(),
+            "f:1: server.objectives[\"urgent\"]: 101; allowed: a name that is not empty, and "
+            "[-100, 100]");
+  EXPECT_FALSE(settings("objectives { value: 1 }").ok());
 }
 
 TEST(ServerConfig, MemoryOfCalls) {

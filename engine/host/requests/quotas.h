@@ -67,6 +67,7 @@ class Quotas {
   // `clock` outlives the quotas.
   Quotas(const LimitsConfig& limits, const Clock* clock);
 
+  int max_priority(const std::string& client) const { return limits_of(client).max_priority; }
   // PERMISSION_DENIED for a priority above the client's max_priority.
   absl::Status check_priority(const std::string& client, int priority) const;
   // RESOURCE_EXHAUSTED with a retry delay; `reason` gets the exhausted quota.

@@ -100,6 +100,8 @@ TEST(Quotas, PriorityIsARight) {
   EXPECT_EQ(quotas.check_priority("ann", 8).code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(quotas.check_priority("bob", 0).message(),
             "priority: 0; allowed: at most -1 for client \"bob\" (limits.clients, max_priority)");
+  EXPECT_EQ(quotas.max_priority("ann"), 7);
+  EXPECT_EQ(quotas.max_priority("bob"), -1);
 }
 
 TEST(Quotas, OnlyClientsWithStateAreRemembered) {
