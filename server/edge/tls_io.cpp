@@ -187,11 +187,11 @@ class TlsIo final : public HttpIo {
     return io_->add(socket, s.watched, &s);
   }
 
-  void watch(int socket, uint32_t events, void* tag) override {
+  bool watch(int socket, uint32_t events, void* tag) override {
     Stream& s = *streams_.at(socket);
     s.wanted = events;
     s.tag = tag;
-    watch(s);
+    return watch(s);
   }
 
   ssize_t receive(int socket, char* to, size_t size) override {
@@ -265,15 +265,16 @@ class TlsIo final : public HttpIo {
     return s.failed ? kBroken : kLater;
   }
 
-  void watch(Stream& s) {
+  bool watch(Stream& s) {
     uint32_t events = s.wanted;
     if (s.state == Stream::State::kHandshake) {
       events = kPeerClosed | (s.writing ? kOutput : kInput);
     } else if (s.state == Stream::State::kRefused) {
       events = kInput;
     }
-    if (events != s.watched) io_->watch(s.socket, events, &s);
+    if (events == s.watched) return true;
     s.watched = events;
+    return io_->watch(s.socket, events, &s);
   }
 
   void on_event(Stream& s, uint32_t what, std::vector<Event>* events) {
@@ -325,7 +326,7 @@ class TlsIo final : public HttpIo {
       if (s.ended) return events->push_back({s.tag, kFailed});
       refuse(s, ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST);
     }
-    watch(s);
+    if (!watch(s)) events->push_back({s.tag, kFailed});
   }
 
   // OpenSSL has sent an alert.

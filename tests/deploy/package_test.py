@@ -256,8 +256,8 @@ def newer(archive, folder):
     return made
 
 
-# Install, start, answer, upgrade, remove, purge. $1: a folder with the packages, the configuration and the model.
-LIFE = r"""
+# A root whose changes are in memory. $1: a folder.
+OVERLAY = r"""
 set -euo pipefail
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1/space"
@@ -265,6 +265,12 @@ mkdir "$1/space/upper" "$1/space/work" "$1/space/root"
 root=$1/space/root
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/space/upper,workdir=$1/space/work" "$root"
 mount --rbind /proc "$root/proc" && mount --rbind /dev "$root/dev"
+"""
+
+# Install, start, answer, upgrade, remove, purge. $1: a folder with the packages, the configuration and the model.
+LIFE = (
+    OVERLAY
+    + r"""
 mkdir "$root/given" && mount --bind "$1/given" "$root/given"
 for hidden in root home; do mount -t tmpfs tmpfs "$root/$hidden"; done
 inside() { chroot "$root" env -i PATH="$PATH" DEBIAN_FRONTEND=noninteractive "$@"; }
@@ -297,6 +303,7 @@ test ! -e "$root/usr/bin/tandem-server" && test ! -e "$root/usr/lib/tandem" && e
 inside dpkg -P tandem
 test ! -e "$root/etc/tandem" && echo "purge removes the configuration"
 """
+)
 
 
 def test_the_debian_package_is_installed_upgraded_and_removed(packages, expected, tmp_path):
@@ -304,10 +311,16 @@ def test_the_debian_package_is_installed_upgraded_and_removed(packages, expected
     need("unshare", "dpkg")
     if os.geteuid() != 0:
         pytest.skip("an overlay with a package's users requires root")
-    if "overlay" not in Path("/proc/filesystems").read_text():
-        pytest.skip("no overlay file system")
-    given = tmp_path / "given"
+    need("systemd-sysusers")  # of the package's users
     (tmp_path / "space").mkdir()
+    tried = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", OVERLAY, "overlay", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    if tried.returncode != 0:
+        pytest.skip(f"no overlay of the root: {tried.stderr.strip()}")
+    given = tmp_path / "given"
     given.mkdir()
     archive = one(packages, "*.deb")
     shutil.copy(archive, given / "tandem.deb")
