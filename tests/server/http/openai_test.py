@@ -353,6 +353,6 @@ def test_other_types_and_paths_are_refused(http_server):
         return error.value.code
 
     assert post("/completions", "text/plain") == 415
-    assert post("/embeddings", "application/json") == 404
+    assert post("/audio/speech", "application/json") == 404
     assert post("/completions", "application/json", "PUT") == 405
     assert post("/completions", "application/json; charset=utf-8") == 400
