@@ -19,6 +19,7 @@ METHODS = {
         "seed": "18446744073709551615",
     },
     "tandem.v1.Generation.Score": {"model": "fake", "text": "a", "continuation_text": "b"},
+    "tandem.v1.Generation.Embed": {"model": "fake", "inputs": [{"text": "hi"}]},
     "tandem.v1.Generation.Tokenize": {"model": "fake", "text": "hi"},
     "tandem.v1.Generation.Detokenize": {"model": "fake", "token_ids": [104, 105]},
     "tandem.v1.Models.ListModels": {},
