@@ -147,11 +147,11 @@ absl::StatusOr<SavedStatistics> read_statistics(const std::string& path) {
       absl::StrSplit(absl::string_view(text).substr(0, end), '\n', absl::SkipEmpty());
   lines.erase(lines.begin());
   for (const absl::string_view line : lines) {
-    const std::pair<absl::string_view, absl::string_view> parts =
-        absl::StrSplit(line, absl::MaxSplits(": ", 1));
-    auto numbers = numbers_in(parts.second);
+    const size_t colon = line.rfind(':');  // a key may have others
+    if (colon == absl::string_view::npos) return broken(path, "a line without a colon");
+    auto numbers = numbers_in(line.substr(colon + 1));
     if (!numbers.ok()) return broken(path, numbers.status().message());
-    statistics[std::string(parts.first)] = *std::move(numbers);
+    statistics[std::string(line.substr(0, colon))] = *std::move(numbers);
   }
   return statistics;
 }

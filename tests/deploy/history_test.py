@@ -10,17 +10,17 @@ import os
 import random
 import signal
 import ssl
-import subprocess
 import threading
 import time
 
 import grpc
 import pytest
 
-from tests.attack.harness import Api, Client
-from tests.deploy.envoy_test import Proxy, certificate, here, program, until  # noqa: F401
+from tests.attack.harness import Client
+from tests.deploy.envoy_test import here
 from tests.deploy.history import Call, History, Window, check
 from tests.deploy.link import Links
+from tests.deploy.proxy import start_envoy
 
 yaml = pytest.importorskip("yaml")
 
@@ -207,54 +207,41 @@ def schedule():
     return [(kind, chance.randrange(SERVERS)) for kind in kinds]
 
 
-@contextlib.contextmanager
-def envoy(program, certificate, replicas, folder):  # noqa: F811
+MEMBERS = {"tandem": SERVERS, "tandem-openai": SERVERS}
+
+
+def configuration(certificate, replicas):
     config = here(certificate, replicas, checks=1)
     for cluster in config["static_resources"]["clusters"]:
         for health_check in cluster["health_checks"]:
             health_check["timeout"] = "1s"
-    (folder / "envoy.yaml").write_text(yaml.safe_dump(config), "utf-8")
-    admin = folder / "admin"
-    command = [program, "--config-path", folder / "envoy.yaml", "--concurrency", "1"]
-    command += ["--admin-address-path", admin, "--disable-hot-restart"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            until(lambda: admin.exists() and admin.read_text(), process, folder)
-            proxy = Proxy(admin.read_text().strip(), certificate)
-            yield proxy, lambda: until(lambda: healthy(proxy), process, folder)
-            proxy.close()
-        finally:
-            process.kill()
-            process.wait(60)
+    return yaml.safe_dump(config)
 
 
 def healthy(proxy):
     with contextlib.suppress(OSError, ValueError):
-        members = [
-            proxy.stat(f"cluster.{name}.membership_healthy") for name in ("tandem", "tandem-openai")
-        ]
-        return members == [SERVERS, SERVERS]
+        members = {name: proxy.stat(f"cluster.{name}.membership_healthy") for name in MEMBERS}
+        return members == MEMBERS
 
 
-def test_calls_end_once_with_their_text(program, certificate, start_server, tmp_path):  # noqa: F811
+def test_calls_end_once_with_their_text(envoy, certificate, start_server, api, tmp_path):
     (tmp_path / "tokens").write_text("".join(f"{n} {t}\n" for n, t in TOKENS.items()))
     config = f'server {{ bearer_token_file: "{tmp_path}/tokens" }}\n{MODELS}'
 
     def start():
         return start_server(config, "--openai=127.0.0.1:0", "--grace-seconds=20")
 
-    api = Api(tmp_path)
     links = Links()
     replicas = [Replica(links, start) for _ in range(SERVERS)]
-    with envoy(program, certificate, replicas, tmp_path) as (proxy, until_healthy):
-        until_healthy()
+    (tmp_path / "envoy.yaml").write_text(configuration(certificate, replicas), "utf-8")
+    with contextlib.ExitStack() as stack:
+        proxy = start_envoy(stack, envoy, tmp_path, certificate, MEMBERS)
         traffic = Traffic(proxy, api)
         traffic.more(CALLS_PER_STEP)
         for kind, number in schedule():
             begin = time.monotonic()
             kind(replicas[number], traffic)
-            until_healthy()
+            replicas[number].server.until(lambda: healthy(proxy), "all servers are healthy")
             traffic.more(2 * CLIENTS)  # those that the fault met
             traffic.history.windows.append(Window(kind.__name__, begin, time.monotonic()))
             traffic.more(CALLS_PER_STEP)

@@ -83,9 +83,9 @@ TEST_F(Deployments, NamesTheFirstTokenThatDiffersAndBothItsTexts) {
 
 TEST_F(Deployments, ATokenThatOnlyOneOfThemHasDiffers) {
   const std::string extra =
-      "\"added_tokens\": [{\"id\": 4096, \"content\": \"<|more|>\", \"single_word\": false, "
+      "\"added_tokens\":[{\"id\": 4096, \"content\": \"<|more|>\", \"single_word\": false, "
       "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}, ";
-  models_["little"].tokenizer = demo_tokenizer("\"added_tokens\": [", extra);
+  models_["little"].tokenizer = demo_tokenizer("\"added_tokens\":[", extra);
   EXPECT_EQ(error(), std::string(kPair) + "tokens for id 4096 (\"<|more|>\", \"\")" + kRule);
   std::swap(models_["little"].tokenizer, models_["big"].tokenizer);
   EXPECT_EQ(error(), std::string(kPair) + "tokens for id 4096 (\"\", \"<|more|>\")" + kRule);

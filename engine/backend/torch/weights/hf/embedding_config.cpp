@@ -82,7 +82,7 @@ absl::StatusOr<DenseLayer> load_dense(const std::string& folder) {
   TANDEM_RETURN_IF_ERROR(fields.status());
   TANDEM_ASSIGN_OR_RETURN(const Checkpoint file,
                           Checkpoint::open_file(folder, "model.safetensors"));
-  const auto read = [&](const char* name, std::vector<int64_t> shape,
+  const auto read = [&](const char* name, const std::vector<int64_t>& shape,
                         std::vector<float>* out) -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(const TensorView* const tensor, file.require(name, shape));
     out->resize(static_cast<size_t>(tensor->elements()));
