@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxWidth = 1 << 20;
+constexpr int64_t kMaxDenseWidth = 1 << 20;
 constexpr char kTanh[] = "torch.nn.modules.activation.Tanh";
 constexpr char kIdentity[] = "torch.nn.modules.linear.Identity";
 
@@ -71,8 +71,8 @@ absl::StatusOr<DenseLayer> load_dense(const std::string& folder) {
   TANDEM_ASSIGN_OR_RETURN(const json object, parse_json_object(text, path));
   JsonFields fields(object, absl::StrCat(path, ": "));
   DenseLayer dense;
-  dense.in = static_cast<int>(fields.integer("in_features", std::nullopt, 1, kMaxWidth));
-  dense.out = static_cast<int>(fields.integer("out_features", std::nullopt, 1, kMaxWidth));
+  dense.in = static_cast<int>(fields.integer("in_features", std::nullopt, 1, kMaxDenseWidth));
+  dense.out = static_cast<int>(fields.integer("out_features", std::nullopt, 1, kMaxDenseWidth));
   const bool bias = fields.boolean("bias", true);
   const std::string activation = fields.text("activation_function", kTanh);
   dense.tanh = activation == kTanh;
