@@ -92,7 +92,7 @@ std::string vector_json(const v1::Embedding& embedding) {
 std::string vector_base64(const v1::Embedding& embedding) {
   static_assert(std::endian::native == std::endian::little);
   std::string bytes(sizeof(float) * static_cast<size_t>(embedding.values_size()), '\0');
-  std::memcpy(bytes.data(), embedding.values().data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(bytes.data(), embedding.values().data(), bytes.size());
   return json_string(absl::Base64Escape(bytes));
 }
 
