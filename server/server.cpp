@@ -81,7 +81,7 @@ void warn_about_exposure(const ServerConfig& config) {
   }
   if (!config.openai.empty() && !is_loopback(config.openai) && !config.openai_tls) {
     log_warn("exposed",
-             {{"openai", config.openai}, {"advice", "plain HTTP; use a proxy with TLS"}});
+             {{"openai", config.openai}, {"advice", "plain HTTP: set server.tls, or use a proxy with TLS"}});
   }
   if (config.http != "off" && !is_loopback(config.http)) {
     log_warn("exposed",

@@ -1,7 +1,7 @@
 """Runs a GoogleTest program's suites of devices one by one, each in a process of its own: a crash or a hang in one
 hides no other.
 
-A figure for each says how many of its tests ran. A suite of which none ran has failed. A suite that fails on a GPU is
+Each has a figure for the number of tests that ran. A suite without one has failed. A suite that fails on a GPU is
 run again in ways that each switch one thing off; a figure names the first way in which it passes.
 """
 

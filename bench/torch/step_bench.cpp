@@ -238,7 +238,7 @@ void rows_table(const Settings& s, const Model& m, Runner& runner) {
   }
 }
 
-// Prompts that are read in one pass, of which the last row is read.
+// Prompts in one pass. Only the logits of the last row are read.
 void prefill_table(const Settings& s, const Model& m, Runner& runner) {
   std::printf("\n### %s: a prompt in one pass\n\n| tokens | ms | tokens/s |\n|---:|---:|---:|\n",
               m.name.c_str());

@@ -1,7 +1,7 @@
 """Envoy of deploy/gateway/standalone with an endpoint picker in front of three servers.
 
 The configuration is the shipped one; only addresses, ports and the certificate are this machine's. The
-tests assert which server got a request, and that none is lost. The latencies are printed (pytest -s).
+tests assert which server got a request, and that no request is lost. The latencies are printed (pytest -s).
 """
 
 import concurrent.futures
@@ -462,7 +462,7 @@ def measure(proxy, count, rate, seed=7):
 
 @pytest.mark.skipif("TANDEM_NIGHT" not in os.environ, reason="scripts/test --night runs it")
 def test_latency_with_a_slow_server(start_server, gateway, stack, tmp_path, tool):
-    """Three servers, of which one is ten times slower: figures for two policies of Envoy and two pickers.
+    """Three servers, one of them ten times slower: figures for two policies of Envoy and two pickers.
     What is asserted: every request is answered, and with a picker the slow server gets fewer of them."""
     count, rate = 90, 12
     servers = Servers(start_server, stack, SERVER % (0.005, 2))

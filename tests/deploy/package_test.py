@@ -364,7 +364,7 @@ def environment(packages, site, tmp_path_factory):
     run(sys.executable, "-m", "venv", folder)
     (own,) = folder.glob("lib/python3*/site-packages")
     (own / "test_environment.pth").write_text(f"{site}\n")
-    # With the dependencies of the packages, of which torch must be the installed one.
+    # With the dependencies of the packages. torch must be the installed one.
     pip = [folder / "bin/python", "-m", "pip", "--disable-pip-version-check", "-q"]
     run(*pip, "install", "--no-index", f"--find-links={packages}", "tandem-server[client]")
     return folder

@@ -22,7 +22,7 @@ class SavedNumbers {
   explicit SavedNumbers(std::span<const double> from) : from_(from), restores_(true) {}
 
   bool restores() const { return restores_; }
-  // Every number was in its range, and none is left.
+  // All numbers were read, and each was in its range.
   bool complete() const { return ok_ && from_.empty(); }
   std::vector<double> take() { return std::move(collected_); }
 
