@@ -1,287 +1,41 @@
-// Constraints under every method: each token is one of those that may come next, and methods that
-// are EXACT give the tokens of constrained autoregressive decoding.
-#include "engine/decode/beam.h"
-#include "engine/decode/bild.h"
-#include "engine/decode/bita.h"
-#include "engine/decode/llm_to_slm.h"
-#include "engine/decode/ngram.h"
-#include "engine/decode/ppd.h"
-#include "engine/decode/speculative.h"
-#include "tests/engine/decode/method_checks.h"
-#include "tests/engine/decode/random_constraint.h"
-#include "tests/reference/autoregressive.h"
+// Constraints by random automata under every method (constraint_contract.h).
+#include "tests/engine/decode/constraint_contract.h"
 
 namespace tandem::test {
 namespace {
 
-using reference::Tokens;
-
-struct Constrained {
-  SequenceSpec spec;
-  AutomatonShape shape;
-};
-
-std::shared_ptr<RandomConstraint> constrain(const AutomatonShape& shape, SequenceSpec* s) {
-  auto constraint = std::make_shared<RandomConstraint>(shape);
-  auto processors =
-      std::make_shared<Processors>(s->warp.processors ? *s->warp.processors : Processors());
-  processors->prompt_tokens = static_cast<int>(s->prompt.size());
-  processors->constraint = constraint;
-  s->warp.processors = std::move(processors);
-  return constraint;
-}
-
-// A request with end tokens, bans and minimum lengths inside the constraint.
-Constrained random_constrained(Box& box, Rng& rng, bool greedy, bool dead_ends) {
-  Constrained c;
-  c.spec = random_spec(box, rng, greedy);
-  const int vocab = box.config().vocab_size;
-  if (c.spec.stops.eos.empty()) c.spec.stops.eos = {between(rng, 0, vocab - 1)};
-  Processors p;
-  if (chance(rng, 40)) {
-    p = *random_processors(rng, vocab, static_cast<int>(c.spec.prompt.size()));
-  }
-  if (dead_ends && chance(rng, 20)) {
-    p.min_new_tokens = between(rng, 1, 4);
-    p.ends = c.spec.stops.eos;
-  }
-  c.spec.warp.processors = std::make_shared<const Processors>(std::move(p));
-  c.shape = {rng(), vocab, c.spec.stops.eos, dead_ends};
-  return c;
-}
-
-// Tokens may follow one another, and the end is legal where the model ended the text.
-void expect_legal(const Recorder& r, const AutomatonShape& shape) {
-  RandomConstraint constraint(shape);
-  Tokens path;
-  for (const Token t : r.tokens) {
-    const auto legal = constraint.after(path);
-    ASSERT_TRUE(legal && legal->has(t)) << "token " << path.size();
-    path.push_back(t);
-  }
-  if (!r.ok() || r.end.reason != FinishReason::kEos) return;
-  const auto legal = constraint.after(path);
-  EXPECT_TRUE(legal && legal->may_end);
-}
-
-struct Outcome {
-  int64_t cases = 0, dead = 0, preempted = 0, drafted = 0;
-  int64_t forced = 0;  // tokens that the constraint proposed
-};
-
-// `use` gives a request its method.
-Outcome expect_constrained_ar(const std::function<BoxOptions(Rng&, bool tight)>& boxes, int n,
-                              bool exact,
-                              const std::function<void(SequenceSpec&, Rng&, const Box&)>& use) {
-  Outcome seen;
-  for (uint64_t seed = 0; seen.cases < n; ++seed) {
-    Rng rng(seed);
-    Box box{boxes(rng, /*tight=*/seed % 4 == 0)};
-    struct Pair {
-      AutomatonShape shape;
-      std::shared_ptr<Recorder> method, ar;
-      Tokens expected;
-      bool cancelled = false;
-    };
-    std::vector<Pair> all;
-    for (int i = 0; i < 8; ++i, ++seen.cases) {
-      Constrained c = random_constrained(box, rng, chance(rng, 50), seed % 3 == 0);
-      use(c.spec, rng, box);
-      SequenceSpec ar = box.spec(c.spec.prompt, c.spec.stops.max_new_tokens);
-      ar.warp = c.spec.warp;
-      ar.stops.eos = c.spec.stops.eos;
-      constrain(c.shape, &ar);
-      Pair pair{c.shape, nullptr, nullptr, {}};
-      pair.expected = reference::autoregressive(box.config(), ar.prompt, ar.warp, ar.stops.eos,
-                                                ar.stops.max_new_tokens);
-      constrain(c.shape, &c.spec);
-      const RequestId id = c.spec.id;
-      pair.method = box.submit(std::move(c.spec));
-      pair.cancelled = chance(rng, 6);
-      if (pair.cancelled) {
-        box.pump_until([&, at = pair.method.get()] { return !at->tokens.empty() || at->ends > 0; });
-        if (pair.method->ends == 0) box.loop->stop(id, absl::CancelledError("test"));
-      }
-      pair.ar = box.submit(std::move(ar));
-      all.push_back(std::move(pair));
-    }
-    box.pump();
-    for (const Pair& p : all) {
-      expect_legal(*p.method, p.shape);
-      expect_legal(*p.ar, p.shape);
-      EXPECT_EQ(p.ar->tokens, p.expected);
-      seen.dead += !p.ar->end.status.ok();
-      seen.preempted += p.method->end.stats.preemptions;
-      seen.drafted += p.method->end.stats.small_tokens;
-      for (const Emitted& e : p.method->emitted) {
-        seen.forced += e.provenance.proposed == Source::kGrammar;
-      }
-      if (absl::IsCancelled(p.method->end.status)) continue;
-      if (!p.method->end.status.ok()) {
-        EXPECT_TRUE(absl::IsFailedPrecondition(p.method->end.status)) << p.method->end.status;
-      }
-      if (!exact) continue;
-      EXPECT_EQ(p.method->tokens, p.ar->tokens);
-      EXPECT_EQ(p.method->end.status, p.ar->end.status);
-      if (p.ar->ok()) EXPECT_EQ(p.method->end.reason, p.ar->end.reason);
-    }
-    box.expect_idle();
-    if (testing::Test::HasFailure()) {
-      ADD_FAILURE() << "seed " << seed;
-      break;
-    }
-  }
-  return seen;
-}
-
-BoxOptions pair_of_models(Rng& rng, bool tight) {
-  BoxOptions o = random_pair(rng, tight);
-  o.models[1].config.mask_accuracy = fraction(rng);
-  return o;
-}
-
-SpeculativeParams random_speculative(Rng& rng) {
-  SpeculativeParams a;
-  a.draft_tokens = between(rng, 1, 7);
-  a.pace = chance(rng, 40) ? Pace::kFastest : chance(rng, 50) ? Pace::kAdaptive : Pace::kFixed;
-  if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
-  if (chance(rng, 40)) a.draft_vocabulary = between(rng, 1, 12);
-  return a;
-}
-
-void use_speculative(SequenceSpec& s, const SpeculativeParams& a) {
-  s.cast = make_cast(two_models());
-  s.method = [a](Gen g) { return speculative(g, a); };
-}
-
 TEST(ContractConstraint, Speculative) {
-  const Outcome seen = expect_constrained_ar(
-      pair_of_models, 2400, true,
-      [](SequenceSpec& s, Rng& rng, const Box&) { use_speculative(s, random_speculative(rng)); });
+  const Outcome seen = expect_constrained_ar(speculative_case(), 2400);
   EXPECT_GT(seen.dead, 50);
   EXPECT_GT(seen.preempted, 50);
+  EXPECT_GT(seen.cancelled, 50);
   EXPECT_GT(seen.drafted, 2000);
   EXPECT_GT(seen.forced, 500);
 }
 
 TEST(ContractConstraint, SpeculativeByRatio) {
-  const Outcome seen =
-      expect_constrained_ar(pair_of_models, 800, false, [](SequenceSpec& s, Rng& rng, const Box&) {
-        SpeculativeParams a = random_speculative(rng);
-        a.acceptance = SpeculativeParams::Acceptance::kRatio;
-        use_speculative(s, a);
-      });
-  EXPECT_GT(seen.drafted, 500);
+  EXPECT_GT(expect_constrained_ar(ratio_case(), 800).drafted, 500);
 }
 
 TEST(ContractConstraint, Ngram) {
-  const Outcome seen =
-      expect_constrained_ar(pair_of_models, 1600, true, [](SequenceSpec& s, Rng& rng, const Box&) {
-        NgramParams a;
-        a.draft_tokens = between(rng, 1, 7);
-        s.cast = make_cast({two_models().front()});
-        s.method = [a](Gen g) { return ngram(g, a); };
-      });
+  const Outcome seen = expect_constrained_ar(ngram_case(), 1600);
   EXPECT_GT(seen.drafted, 200);
   EXPECT_GT(seen.forced, 200);
 }
 
-// The parameters under which it is EXACT, and lossy ones.
 TEST(ContractConstraint, Bild) {
   for (const bool exact : {true, false}) {
-    const Outcome seen = expect_constrained_ar(
-        pair_of_models, 1200, exact, [exact](SequenceSpec& s, Rng& rng, const Box& box) {
-          BildParams a;
-          a.fallback_threshold = exact ? 0.4F * fraction(rng) : fraction(rng);
-          a.rollback_threshold = exact ? 0.69F : 4 * fraction(rng);
-          a.max_small_run = between(rng, 1, 8);
-          if (exact) s.warp.temperature = 0;
-          const bool early = chance(rng, 30) && box.config().layers > 1;
-          s.cast = make_cast(early ? early_exit(1) : two_models());
-          s.method = [a](Gen g) { return bild(g, a); };
-        });
-    EXPECT_GT(seen.drafted, 500);
+    EXPECT_GT(expect_constrained_ar(bild_case(exact), 1200).drafted, 500);
   }
 }
 
-TEST(ContractConstraint, Bita) {
-  const auto boxes = [](Rng& rng, bool tight) {
-    BoxOptions o = pair_of_models(rng, false);
-    o.models.resize(1);
-    o.models[0].config.mask_accuracy = fraction(rng);
-    if (tight) o.models[0].pool = {4, 18, 0};
-    return o;
-  };
-  const Outcome seen =
-      expect_constrained_ar(boxes, 1600, true, [](SequenceSpec& s, Rng& rng, const Box&) {
-        BitaParams a;
-        a.num_masks = between(rng, 1, 3);
-        a.num_candidates = between(rng, 1, 3);
-        a.tree = static_cast<BitaTreeKind>(between(rng, 0, 2));
-        a.pace = chance(rng, 50) ? Pace::kFixed : Pace::kFastest;
-        CastRole large{Role::kLarge, ModelId(0), 0};
-        large.mask_adapter = kAdapter;
-        s.cast = make_cast({large});
-        s.extra_rows = bita_tree_rows(a.tree, a.num_masks, a.num_candidates);
-        s.method = [a](Gen g) { return bita(g, a); };
-      });
-  EXPECT_GT(seen.drafted, 300);
-}
+TEST(ContractConstraint, Bita) { EXPECT_GT(expect_constrained_ar(bita_case(), 1600).drafted, 300); }
 
-TEST(ContractConstraint, Ppd) {
-  const auto boxes = [](Rng& rng, bool) {
-    BoxOptions o;
-    o.models.resize(2);
-    o.models[0].config = tiny_model(rng(), 4, between(rng, 3, 12));
-    o.models[1].config = o.models[0].config;
-    o.models[1].config.layers = 2;
-    o.models[1].device = 1;
-    o.models[1].pool.retains_top_hidden = true;
-    return o;
-  };
-  const Outcome seen =
-      expect_constrained_ar(boxes, 800, true, [](SequenceSpec& s, Rng& rng, const Box&) {
-        PpdParams a;
-        a.workers = 1;
-        a.candidates = between(rng, 1, 4);
-        s.cast = make_cast({{Role::kLarge, ModelId(0), 0},
-                            {Role::kSmall, ModelId(0), 2, 2},
-                            {Role::kWorker, ModelId(1), 0}});
-        s.extra_rows = a.candidates;
-        s.method = [a](Gen g) { return ppd(g, a); };
-      });
-  EXPECT_GT(seen.drafted, 300);
-}
+TEST(ContractConstraint, Ppd) { EXPECT_GT(expect_constrained_ar(ppd_case(), 800).drafted, 300); }
 
-// The small model writes and is constrained; the large one reads the prompt.
-TEST(ContractConstraint, LlmToSlm) {
-  const auto boxes = [](Rng& rng, bool) {
-    BoxOptions o = random_pair(rng);
-    for (BoxModel& m : o.models) m.pool.values = 20;
-    return o;
-  };
-  expect_constrained_ar(boxes, 400, false, [](SequenceSpec& s, Rng&, const Box&) {
-    Cast cast{.roles = two_models()};
-    cast.roles[0].layers = 1;
-    cast.roles[0].prompt_only = true;
-    cast.conditioning = {{.from = 0, .to = 1, .layer = 1, .replace = false}};
-    s.cast = std::make_shared<const Cast>(cast);
-    s.method = [](Gen g) { return llm_to_slm(g, {}); };
-  });
-}
+TEST(ContractConstraint, LlmToSlm) { expect_constrained_ar(llm_to_slm_case(), 400); }
 
-// A hypothesis that ends is complete; one at a dead end is no candidate.
-TEST(ContractConstraint, Beam) {
-  const auto boxes = [](Rng& rng, bool) { return pair_of_models(rng, false); };
-  expect_constrained_ar(boxes, 400, false, [](SequenceSpec& s, Rng& rng, const Box&) {
-    BeamParams a;
-    a.width = between(rng, 2, 4);
-    s.warp.temperature = 0;
-    s.width = 2 * a.width;
-    s.cast = make_cast({two_models().front()});
-    s.method = [a](Gen g) { return beam(g, a); };
-  });
-}
+TEST(ContractConstraint, Beam) { expect_constrained_ar(beam_case(), 400); }
 
 }  // namespace
 }  // namespace tandem::test
