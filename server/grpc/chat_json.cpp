@@ -120,6 +120,7 @@ void tools_from(const v1::Chat& in, ChatPrompt* out, Violations* wrong) {
     const auto& allowed = in.allowed_tools();
     if (!allowed.empty() && std::ranges::find(allowed, name) == allowed.end()) continue;
     shown.emplace_back(in.tools(i));
+    out->tool_indexes.push_back(i);
     if (!name.empty()) out->tool_names.push_back(name);
   }
   if (!shown.empty()) out->tools_json = absl::StrCat("[", absl::StrJoin(shown, ","), "]");

@@ -16,12 +16,14 @@ namespace {
 // Writes the constraint, and refuses a second one.
 class Constraint {
  public:
-  Constraint(v1::GenerateRequest* out, Violations* wrong) : out_(*out), wrong_(*wrong) {}
+  Constraint(v1::GenerateRequest* out, FieldNames* names, Violations* wrong)
+      : out_(*out), names_(*names), wrong_(*wrong) {}
 
-  // True: the member `name` is the first constraint.
-  bool first(const std::string& name) {
+  // True: the member `name` is the first constraint. `ours`: the field of GenerateRequest.
+  bool first(const std::string& name, const std::string& ours) {
     if (name_.empty() && out_.constraint_case() == v1::GenerateRequest::CONSTRAINT_NOT_SET) {
       name_ = name;
+      names_[ours] = name;
       return true;
     }
     const std::string other = name_.empty() ? "the constraint in tandem" : name_;
@@ -30,22 +32,22 @@ class Constraint {
   }
 
   void schema(const std::string& name, absl::string_view json) {
-    if (first(name)) out_.set_json_schema(std::string(json));
+    if (first(name, "json_schema")) out_.set_json_schema(std::string(json));
   }
   void object(const std::string& name) {
-    if (first(name)) out_.mutable_json_object();
+    if (first(name, "json_object")) out_.mutable_json_object();
   }
   void regex(const std::string& name, const std::string& text) {
-    if (first(name)) out_.set_regex(text);
+    if (first(name, "regex")) out_.set_regex(text);
   }
   void grammar(const std::string& name, const std::string& text) {
-    if (first(name)) out_.set_grammar(text);
+    if (first(name, "grammar")) out_.set_grammar(text);
   }
   void tag(const std::string& name, absl::string_view json) {
-    if (first(name)) out_.set_structural_tag(std::string(json));
+    if (first(name, "structural_tag")) out_.set_structural_tag(std::string(json));
   }
   void choice(const std::string& name, const std::vector<absl::string_view>& texts) {
-    if (!first(name)) return;
+    if (!first(name, "choice")) return;
     out_.mutable_choice();
     for (const absl::string_view text : texts) {
       if (kind_of(text) != JsonKind::kString) {
@@ -54,12 +56,15 @@ class Constraint {
       out_.mutable_choice()->add_texts(string_of(text));
     }
   }
-  void whitespace(const std::optional<std::string>& pattern) {
-    if (pattern.has_value()) out_.set_whitespace_pattern(*pattern);
+  void whitespace(const std::string& name, const std::optional<std::string>& pattern) {
+    if (!pattern.has_value()) return;
+    out_.set_whitespace_pattern(*pattern);
+    names_["whitespace_pattern"] = name;
   }
 
  private:
   v1::GenerateRequest& out_;
+  FieldNames& names_;
   Violations& wrong_;
   std::string name_;
 };
@@ -136,7 +141,7 @@ void vllm_from(Fields* in, const std::string& path, const Names& names, Constrai
     to->choice(name(names.choice), elements_of(*choice));
   }
   if (const auto text = in->string(names.grammar)) to->grammar(name(names.grammar), *text);
-  to->whitespace(in->string(names.whitespace));
+  to->whitespace(name(names.whitespace), in->string(names.whitespace));
 }
 
 void structured_outputs_from(Fields* in, Constraint* to, Violations* wrong) {
@@ -154,8 +159,8 @@ void structured_outputs_from(Fields* in, Constraint* to, Violations* wrong) {
 
 }  // namespace
 
-void constraint_from(Fields* in, v1::GenerateRequest* out, Violations* wrong) {
-  Constraint to(out, wrong);
+void constraint_from(Fields* in, v1::GenerateRequest* out, FieldNames* names, Violations* wrong) {
+  Constraint to(out, names, wrong);
   response_format_from(in, &to, wrong);
   structured_outputs_from(in, &to, wrong);
   vllm_from(in, "",

@@ -10,12 +10,14 @@
 #pragma once
 
 #include "engine/base/violations.h"
+#include "server/openai/field_table.h"
 #include "server/openai/fields.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::openai {
 
-// Reads these members. At most one of them may hold a constraint.
-void constraint_from(Fields* in, v1::GenerateRequest* out, Violations* wrong);
+// Reads these members. At most one of them may hold a constraint. Its name is added to `names`, so
+// that errors of compilation have it.
+void constraint_from(Fields* in, v1::GenerateRequest* out, FieldNames* names, Violations* wrong);
 
 }  // namespace tandem::openai

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "engine/base/status.h"
 #include "server/openai/field_table.h"
 #include "server/openai/translation.h"
@@ -243,7 +244,8 @@ class Messages final : public Translation {
 
   absl::Status renamed(const absl::Status& status) const override {
     return with_names(status, [](const std::string& field) {
-      return absl::StartsWith(field, "stop") ? "stop_sequences" + field.substr(4) : field;
+      if (absl::StartsWith(field, "stop")) return "stop_sequences" + field.substr(4);
+      return absl::StrReplaceAll(field, {{"].function.parameters", "].input_schema"}});
     });
   }
 

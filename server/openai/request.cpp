@@ -250,7 +250,6 @@ constexpr std::array kRenamings = {
     Renaming{"chat.template_args", "chat_template_kwargs", "chat_template_kwargs"},
     Renaming{"stop_sequences", "stop", "stop"},
     Renaming{"top_logprobs", "logprobs", "top_logprobs"},
-    Renaming{"json_schema", "response_format", "response_format"},
 };
 constexpr std::array<absl::string_view, 10> kSame = {
     "model",      "temperature", "top_p", "presence_penalty", "frequency_penalty",
@@ -303,7 +302,7 @@ absl::StatusOr<Request> request_from(Kind kind, const std::string& body) {
   } else {
     completion_from(&in, &out, &wrong);
   }
-  constraint_from(&in, &out.message, &wrong);
+  constraint_from(&in, &out.message, &out.names, &wrong);
   in.end();
   TANDEM_RETURN_IF_ERROR(wrong.status());
   return out;

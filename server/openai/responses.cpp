@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "engine/base/status.h"
 #include "server/openai/field_table.h"
 #include "server/openai/translation.h"
@@ -274,7 +275,7 @@ class Responses final : public Translation {
       if (field == "messages") return "input";
       if (field == "reasoning_effort") return "reasoning.effort";
       if (absl::StartsWith(field, "response_format")) return "text.format";
-      return field;
+      return absl::StrReplaceAll(field, {{"].function.parameters", "].parameters"}});
     });
   }
 

@@ -53,6 +53,14 @@ ATTACKS = (
         "20 chats with 4 MB of JSON, rejected",
     ),
     Attack(
+        "grammar_test.py::test_constraints_that_are_made_to_be_slow[bytes]",
+        "31 hostile schemas, expressions and grammars, 4 at once each",
+    ),
+    Attack(
+        "grammar_test.py::test_constraints_that_are_made_to_be_slow[tokens]",
+        "the same with a vocabulary of 4,096 tokens",
+    ),
+    Attack(
         f"{STREAMS}[{GENERATE}-whole]",
         "60,000 `Generate` streams, no SETTINGS ACK",
     ),

@@ -4,9 +4,13 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "engine/base/status.h"
+#include "engine/base/violations.h"
 #include "engine/host/requests/tool_grammar.h"
 
 namespace tandem {
@@ -49,6 +53,17 @@ absl::StatusOr<GrammarSpec> required_calls(const ChatPrompt& chat, const Grammar
   return lark(grammar);
 }
 
+// The same status with another field.
+absl::Status of_field(const absl::Status& status, const std::string& field) {
+  return wrong_field(field, violations_of(status).front().description);
+}
+
+std::string schema_path(const ChatPrompt& chat, const ToolDefinition& tool) {
+  const int index = tool.index < chat.tool_indexes.size() ? chat.tool_indexes[tool.index]
+                                                          : static_cast<int>(tool.index);
+  return absl::StrCat("chat.tools[", index, tool.flat ? "].parameters" : "].function.parameters");
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<GrammarSpec>> answer_constraint(
@@ -85,6 +100,28 @@ absl::StatusOr<std::optional<GrammarSpec>> answer_constraint(
     default:
       return request.constraint;
   }
+}
+
+absl::Status at_fault(const absl::Status& refused, const GenerateRequest& request,
+                      absl::FunctionRef<absl::Status(const GrammarSpec&)> compile) {
+  const std::vector<Violation> violations = violations_of(refused);
+  if (violations.size() != 1) return refused;
+  const std::string& field = violations.front().field;
+  if (field != "grammar" && field != "structural_tag") return refused;
+  if (request.constraint) {
+    const absl::Status alone = compile(*request.constraint);
+    if (!alone.ok()) return alone;
+    const bool schema = request.constraint->kind == GrammarSpec::Kind::kJsonSchema;
+    return of_field(refused, schema ? "json_schema" : "json_object");
+  }
+  const auto& chat = std::get<ChatPrompt>(request.prompt);
+  for (const ToolDefinition& tool : tool_definitions(chat.tools_json)) {
+    if (chat.tool_choice != ToolChoice::kRequired && !tool.strict) continue;
+    if (!absl::StartsWith(tool.parameters, "{")) continue;  // any object
+    const absl::Status alone = compile({GrammarSpec::Kind::kJsonSchema, tool.parameters, ""});
+    if (violations_of(alone).size() == 1) return of_field(alone, schema_path(chat, tool));
+  }
+  return of_field(refused, "chat.tools");
 }
 
 }  // namespace tandem

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "engine/host/requests/answer_format.h"
 #include "engine/host/requests/request.h"
@@ -17,5 +18,11 @@ namespace tandem {
 absl::StatusOr<std::optional<GrammarSpec>> answer_constraint(
     const AnswerFormat& format, const std::optional<AnswerPlan>& answer,
     const GenerateRequest& request, const Tokenizer& tokenizer);
+
+// The status of compiling a constraint that answer_constraint() has made of others, with the field
+// of the request that is at fault: a tool's schema, or the client's constraint. `compile`: the
+// status of another constraint.
+absl::Status at_fault(const absl::Status& refused, const GenerateRequest& request,
+                      absl::FunctionRef<absl::Status(const GrammarSpec&)> compile);
 
 }  // namespace tandem

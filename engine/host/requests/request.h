@@ -39,6 +39,7 @@ struct ChatPrompt {
   std::string template_args_json;  // JSON object, or empty
   bool add_generation_prompt = true;
   std::vector<std::string> tool_names = {};  // of the tools; calls are parsed if there are any
+  std::vector<int> tool_indexes = {};        // of tools_json in the request, for errors
   ToolChoice tool_choice = ToolChoice::kAuto;
   bool parallel_tool_calls = true;  // false: one call at most
 };

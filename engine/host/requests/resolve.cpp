@@ -108,16 +108,13 @@ absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_answer_constraint(
   TANDEM_ASSIGN_OR_RETURN(
       const std::optional<GrammarSpec> constraint,
       answer_constraint(deployment.answer_format(model), answer, request, *model.tokenizer));
-  if (request.constraint && constraint != request.constraint) {
-    // Behind reasoning. Errors name the keywords of the client's schema only without it.
-    TANDEM_RETURN_IF_ERROR(
-        resolve_constraint(deployment, model, request, request.constraint).status());
-  }
   auto resolved = resolve_constraint(deployment, model, request, constraint);
-  if (!request.constraint && absl::IsInvalidArgument(resolved.status())) {
-    return annotate(resolved.status(), "chat.tools");
+  if (constraint == request.constraint || !absl::IsInvalidArgument(resolved.status())) {
+    return resolved;
   }
-  return resolved;
+  return at_fault(resolved.status(), request, [&](const GrammarSpec& spec) {
+    return resolve_constraint(deployment, model, request, spec).status();
+  });
 }
 
 absl::Status check_generates(const Deployment& deployment, absl::string_view call) {

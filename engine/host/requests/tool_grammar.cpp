@@ -13,6 +13,9 @@ using Json = nlohmann::ordered_json;
 // Models can repeat whitespace without end.
 constexpr char kWhitespace[] = R"([\x20\x0A\x0D\x09]{1,32})";
 
+// Each text has one spelling (engine/text/rust/src/grammar.rs).
+constexpr char kEscapes[] = "nrbtf\\\"";
+
 // A text in Lark.
 std::string literal(const std::string& text) { return Json(text).dump(); }
 
@@ -25,7 +28,8 @@ std::string marker(const GrammarSyntax& syntax, const std::string& text) {
 std::string schema_rule(const std::string& schema, const std::string& whitespace = "") {
   Json json = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) json = Json::object({{"type", "object"}});
-  json["x-guidance"] = {{"whitespace_pattern", whitespace.empty() ? kWhitespace : whitespace}};
+  json["x-guidance"] = {{"whitespace_pattern", whitespace.empty() ? kWhitespace : whitespace},
+                        {"json_allowed_escapes", kEscapes}};
   return absl::StrCat("%json ", json.dump());
 }
 
@@ -58,12 +62,15 @@ std::string reasoning_rules(const GrammarSyntax& syntax, std::string* before) {
 std::vector<ToolDefinition> tool_definitions(const std::string& tools_json) {
   std::vector<ToolDefinition> out;
   const Json tools = Json::parse(tools_json, nullptr, /*allow_exceptions=*/false);
-  for (const Json& tool : tools.is_array() ? tools : Json::array()) {
+  for (size_t i = 0; i < (tools.is_array() ? tools.size() : 0); ++i) {
+    const Json& tool = tools[i];
     const auto function = tool.find("function");
     const Json& of = function != tool.end() && function->is_object() ? *function : tool;
     const auto name = of.find("name");
     if (name == of.end() || !name->is_string()) continue;
     ToolDefinition one;
+    one.index = i;
+    one.flat = &of == &tool;
     one.name = name->get<std::string>();
     const auto parameters = of.find("parameters");
     one.parameters = parameters != of.end() ? parameters->dump() : R"({"type":"object"})";

@@ -18,6 +18,8 @@ struct ToolDefinition {
   std::string name;
   std::string parameters;  // JSON schema
   bool strict = false;     // arguments must satisfy it
+  size_t index = 0;        // in the array
+  bool flat = false;       // the members are not in `function`
 };
 
 // Those of a JSON array in OpenAI's form that have a name. REQUIRES: it is well-formed.

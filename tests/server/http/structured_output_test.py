@@ -127,7 +127,21 @@ def refused(client, constraint, **fields):
 
 def test_refusals_name_the_field(client):
     unsupported = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
-    assert "/properties/a/uniqueItems" in refused(client, as_response_format(unsupported))
+    for constraint, name in [
+        (as_response_format(unsupported), "response_format"),
+        ({"structured_outputs": {"json": unsupported}}, "structured_outputs.json"),
+        ({"guided_json": unsupported}, "guided_json"),
+        ({"json_schema": unsupported}, "json_schema"),
+    ]:
+        message = refused(client, constraint)
+        assert f"{name}: /properties/a/uniqueItems: keyword not supported" in message
+    assert "guided_regex: " in refused(client, {"guided_regex": "("})
+    assert "structured_outputs.grammar: " in refused(
+        client, {"structured_outputs": {"grammar": "a"}}
+    )
+    assert "grammar: " in refused(client, {"grammar": "a"})
+    space = {"guided_json": SCHEMA, "guided_whitespace_pattern": "("}
+    assert "guided_whitespace_pattern: " in refused(client, space)
     assert "response_format: Invalid type" in refused(client, as_response_format({"type": "sound"}))
     assert "response_format.type" in refused(client, {"response_format": {"type": "yaml"}})
     both = {"json_schema": SCHEMA, "guided_regex": "x"}

@@ -257,6 +257,35 @@ def test_a_strict_tool_constrains_its_arguments(client):
     assert text.content.startswith("Let me see."), "text is free"
 
 
+def with_schema(tool, schema):
+    return {**tool, "function": {**tool["function"], "strict": True, "parameters": schema}}
+
+
+def test_an_error_names_the_tool_with_the_schema(client):
+    unsupported = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+    tools = [WEATHER, with_schema(PICK, unsupported)]
+    named = {"type": "function", "function": {"name": "pick"}}
+    for choice in ("required", "auto", named):
+        with pytest.raises(openai.BadRequestError) as error:
+            ask(client, "loop", tools=tools, tool_choice=choice)
+        assert error.value.param == "tools[1].function.parameters"
+        assert "/properties/x/uniqueItems: keyword not supported" in error.value.message
+    ask(client, "loop", tools=tools, tool_choice="none")
+
+
+def test_an_error_names_the_format_of_an_answer_behind_reasoning(client):
+    schema = {"type": "array", "uniqueItems": True}
+    with pytest.raises(openai.BadRequestError) as error:
+        ask(
+            client,
+            "counts",
+            tools=openai.NOT_GIVEN,
+            response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+        )
+    assert error.value.param == "response_format"
+    assert "/uniqueItems: keyword not supported" in error.value.message
+
+
 def test_a_schema_begins_behind_the_reasoning(client):
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     answer = ask(

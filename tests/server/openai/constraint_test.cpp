@@ -7,6 +7,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
+#include "server/openai/request.h"
 
 namespace tandem::openai {
 namespace {
@@ -14,12 +16,13 @@ namespace {
 using testing::HasSubstr;
 
 // The constraint of a request with these members, in text form; or the wrong fields.
-std::string constraint_of(const std::string& members) {
+std::string constraint_of(const std::string& members, FieldNames* names = nullptr) {
   const std::string body = absl::StrCat("{", members, "}");
   Violations wrong;
   v1::GenerateRequest out;
   Fields in(body, "", &wrong);
-  constraint_from(&in, &out, &wrong);
+  FieldNames unused;
+  constraint_from(&in, &out, names == nullptr ? &unused : names, &wrong);
   in.end();
   if (!wrong.status().ok()) return std::string(wrong.status().message());
   google::protobuf::TextFormat::Printer printer;
@@ -43,6 +46,39 @@ TEST(OpenAiConstraint, ResponseFormats) {
   EXPECT_EQ(constraint_of(R"("response_format":{"type":"structural_tag","triggers":["x"]})"),
             "structural_tag: "
             "\"{\\\"type\\\":\\\"structural_tag\\\",\\\"triggers\\\":[\\\"x\\\"]}\" ");
+}
+
+// Errors of compilation have the field of the API, and clients the name that they used.
+TEST(OpenAiConstraint, RemembersTheNameThatTheClientUsed) {
+  const auto name = [](const std::string& field, const std::string& members) {
+    FieldNames names;
+    constraint_of(members, &names);
+    const absl::Status status = renamed(wrong_field(field, "x"), Kind::kCompletion, names);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(name("json_schema", R"("response_format":{"type":"json_schema","schema":{}})"),
+            "response_format: x");
+  EXPECT_EQ(name("json_object", R"("response_format":{"type":"json_object"})"),
+            "response_format: x");
+  EXPECT_EQ(name("structural_tag", R"("response_format":{"type":"structural_tag"})"),
+            "response_format: x");
+  EXPECT_EQ(name("json_schema", R"("structured_outputs":{"json":{}})"),
+            "structured_outputs.json: x");
+  EXPECT_EQ(name("json_object", R"("structured_outputs":{"json_object":true})"),
+            "structured_outputs.json_object: x");
+  EXPECT_EQ(name("regex", R"("structured_outputs":{"regex":"("})"), "structured_outputs.regex: x");
+  EXPECT_EQ(name("choice", R"("guided_choice":[])"), "guided_choice: x");
+  EXPECT_EQ(name("choice.texts[1]", R"("guided_choice":["a",""])"), "guided_choice.texts[1]: x");
+  EXPECT_EQ(name("json_schema", R"("guided_json":{})"), "guided_json: x");
+  EXPECT_EQ(name("grammar", R"("guided_grammar":"a")"), "guided_grammar: x");
+  EXPECT_EQ(name("grammar", R"("grammar":"a")"), "grammar: x");
+  EXPECT_EQ(name("json_schema", R"("json_schema":{})"), "json_schema: x");
+  EXPECT_EQ(name("whitespace_pattern", R"("guided_json":{},"guided_whitespace_pattern":"("})"),
+            "guided_whitespace_pattern: x");
+  EXPECT_EQ(
+      name("whitespace_pattern", R"("structured_outputs":{"json":{},"whitespace_pattern":"("})"),
+      "structured_outputs.whitespace_pattern: x");
+  EXPECT_EQ(name("regex", ""), "tandem.regex: x");
 }
 
 TEST(OpenAiConstraint, NamesOfOtherServers) {

@@ -200,6 +200,9 @@ TEST(MessagesTranslation, ErrorsHaveAnthropicsShape) {
   EXPECT_EQ(events[0]["error"]["type"], "overloaded_error");
   const absl::Status renamed = messages_translation()->renamed(wrong_field("stop[1]", "d"));
   EXPECT_EQ(violations_of(renamed)[0].field, "stop_sequences[1]");
+  const absl::Status schema =
+      messages_translation()->renamed(wrong_field("tools[1].function.parameters", "d"));
+  EXPECT_EQ(violations_of(schema)[0].field, "tools[1].input_schema");
 }
 
 TEST(ResponsesTranslation, ARequestIsAChat) {
@@ -311,6 +314,9 @@ TEST(ResponsesTranslation, ErrorsHaveOpenAisShape) {
                                        "sequence_number":0})"));
   const absl::Status renamed = responses_translation()->renamed(wrong_field("max_tokens", "d"));
   EXPECT_EQ(violations_of(renamed)[0].field, "max_output_tokens");
+  const absl::Status schema =
+      responses_translation()->renamed(wrong_field("tools[1].function.parameters", "d"));
+  EXPECT_EQ(violations_of(schema)[0].field, "tools[1].parameters");
 }
 
 }  // namespace
