@@ -343,9 +343,10 @@ TEST(OpenAiRequest, RefusesByNameWhatIsOfAnotherType) {
 
 TEST(OpenAiRequest, ErrorsOfTheEngineGetOpenAisNames) {
   const auto name = [](const char* ours, Kind kind) {
-    const absl::Status status =
-        renamed(wrong_field(ours, "d"), kind,
-                {{"max_new_tokens", "max_completion_tokens"}, {"min_new_tokens", "min_tokens"}});
+    const absl::Status status = renamed(wrong_field(ours, "d"), kind,
+                                        {{"max_new_tokens", "max_completion_tokens"},
+                                         {"min_new_tokens", "min_tokens"},
+                                         {"json_schema", "guided_json"}});
     return violations_of(status)[0].field;
   };
   EXPECT_EQ(name("max_new_tokens", Kind::kChat), "max_completion_tokens");
@@ -358,7 +359,8 @@ TEST(OpenAiRequest, ErrorsOfTheEngineGetOpenAisNames) {
   EXPECT_EQ(name("text", Kind::kCompletion), "prompt");
   EXPECT_EQ(name("top_logprobs", Kind::kCompletion), "logprobs");
   EXPECT_EQ(name("top_logprobs", Kind::kChat), "top_logprobs");
-  EXPECT_EQ(name("json_schema", Kind::kChat), "response_format");
+  EXPECT_EQ(name("json_schema", Kind::kChat), "guided_json");
+  EXPECT_EQ(name("regex", Kind::kChat), "tandem.regex");
   EXPECT_EQ(name("temperature", Kind::kChat), "temperature");
   EXPECT_EQ(name("n", Kind::kChat), "n");
   EXPECT_EQ(name("ngram.draft_tokens", Kind::kChat), "tandem.ngram.draft_tokens");
