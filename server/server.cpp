@@ -80,8 +80,8 @@ void warn_about_exposure(const ServerConfig& config) {
                                         : "tokens are sent unencrypted without server.tls"}});
   }
   if (!config.openai.empty() && !is_loopback(config.openai) && !config.openai_tls) {
-    log_warn("exposed",
-             {{"openai", config.openai}, {"advice", "plain HTTP: set server.tls, or use a proxy with TLS"}});
+    log_warn("exposed", {{"openai", config.openai},
+                         {"advice", "plain HTTP: set server.tls, or use a proxy with TLS"}});
   }
   if (config.http != "off" && !is_loopback(config.http)) {
     log_warn("exposed",

@@ -92,7 +92,7 @@ int make_bio(BIO* bio) {
 }
 
 BIO_METHOD* socket_method() {
-  static BIO_METHOD* const method = [] {
+  static BIO_METHOD* const kMethod = [] {
     BIO_METHOD* const made =
         BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "tandem socket");
     BIO_meth_set_read(made, read_socket);
@@ -101,7 +101,7 @@ BIO_METHOD* socket_method() {
     BIO_meth_set_create(made, make_bio);
     return made;
   }();
-  return method;
+  return kMethod;
 }
 
 // --- Names
