@@ -117,6 +117,7 @@ struct ModelConfig {
   DType kv_dtype = DType::kAuto;
   int layers = 0;  // uses the first `layers` layers, then the final norm and head; 0: all
   std::vector<ExtraConfig> extras;
+  std::vector<ExtraConfig> loras;  // LoRA adapters: PEFT directories, by LoraId
 };
 
 // A deployment, which requests name in `model`: models in roles.

@@ -33,6 +33,7 @@ using ModelId = StrongId<struct ModelTag>;      // a loaded model (weights on on
 using CacheId = StrongId<struct CacheTag>;      // a sequence cache
 using PageId = StrongId<struct PageTag>;        // a page of one pool
 using AdapterId = StrongId<struct AdapterTag>;  // a loaded adapter (BiTA parameters, projector)
+using LoraId = StrongId<struct LoraTag>;        // a LoRA adapter of a model
 using HeadId = StrongId<struct HeadTag>;        // a named head; kOwnHead is the model's own
 using RequestId = uint64_t;                     // unique within a process, never reused
 

@@ -39,6 +39,13 @@ struct AdapterShape {
   bool aligned = false;  // each model has its own ids, and rows are aligned by the text
 };
 
+// A LoRA adapter (by LoraId): low-rank additions to the model's linear layers.
+struct LoraShape {
+  std::string name;
+  int rank = 0;  // the largest of its layers
+  int64_t bytes = 0;
+};
+
 // A loaded model, as the scheduler and the methods see it.
 struct ModelShape {
   std::string name;
@@ -67,6 +74,7 @@ struct ModelShape {
   std::string fingerprint;       // of its weights; empty: unknown
   std::vector<HeadShape> heads;  // besides its own
   std::vector<AdapterShape> adapters;
+  std::vector<LoraShape> loras;
 };
 
 class TokenHistory;  // token_history.h
@@ -118,6 +126,7 @@ struct Work {
   TicketId ticket = 0;    // names this pass's picks and distributions
   RequestId request = 0;  // the id of its sequence
   ModelId model;
+  LoraId lora;                // of all rows; invalid: none
   CacheId cache;              // the owner of the pages
   int to = 0;                 // layers to run: [.., to)
   int first = 0;              // first added row of this chunk

@@ -66,6 +66,7 @@ struct StoppingFields {
 
 struct GenerateRequest {
   std::string model;       // deployment name
+  std::string adapter;     // a LoRA adapter of the deployment; empty: none
   std::string request_id;  // the client's; empty: the engine makes one
   std::string client;      // for fairness and logs: authenticated identity, or peer address
   std::string host;        // for limits of memory; may be empty
@@ -153,6 +154,7 @@ class Sink {
 
 struct ScoreRequest {
   std::string model;
+  std::string adapter;  // as GenerateRequest::adapter
   std::string request_id;
   std::string client;
   std::string host;
