@@ -253,8 +253,8 @@ TEST(Collector, GatewaysReadOneSeriesOfAll) {
   ModelSeries& small = metrics.models.emplace_back();
   small.model = "code-small";
   small.kv_pages_total.set(1000);
-  const std::string all = exposition(
-      Given(gateway_families(metrics, {{"code-small", "small"}, {"code-large", "large"}}, "code")));
+  const std::string all = exposition(Given(
+      gateway_families(metrics, {{"code-small", "small"}, {"code-large", "large"}}, "code", 7)));
   std::string values;
   std::istringstream lines(all);
   for (std::string line; std::getline(lines, line);) {
