@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/thread.h"
 #include "engine/decode/autoregressive.h"
