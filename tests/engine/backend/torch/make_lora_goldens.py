@@ -66,7 +66,7 @@ ADAPTERS = {
         ),
     ),
     # GGUF files of this family have other orders of q and k rows; some layers, and no gate.
-    "llama3": dict(
+    "llama2": dict(
         seed=109,
         dtype=torch.bfloat16,
         config=peft.LoraConfig(
@@ -147,7 +147,9 @@ def make(name, spec, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests" / "data" / "golden_loras")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=ROOT / "tests" / "data" / "golden_loras"
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ADAPTERS))
     args = parser.parse_args()
     torch.set_num_threads(1)
