@@ -1,5 +1,6 @@
 // LoRA adapters: each work of the large model names the adapter of its request, and rows are shared
 // only between requests with the same adapter.
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>

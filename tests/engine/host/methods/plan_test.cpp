@@ -249,6 +249,7 @@ class AdaptedPlans : public Plans {
     projector.layer = 2;
     large_.shape.adapters = {masks};
     small_.shape.adapters = {projector};
+    large_.pool.frontier_pages = small_.pool.frontier_pages = 64;
   }
 
   Deployment adapted(DeploymentConfig config = {}) const {
@@ -270,10 +271,9 @@ class AdaptedPlans : public Plans {
 
 TEST_F(AdaptedPlans, TheLargeModelHasTheAdapterUnderTheSameContract) {
   const Deployment d = adapted();
-  const auto named = [](const std::string& method, Settings s) { return asking(method, s); };
   for (const GenerateRequest& request :
        {asking(kAutoregressive), beams(4), speculative({}), ngram({}), bild({}),
-        bild({{"early_exit", true}}), asking("bita"), named("llm_to_slm", {{"speculative", true}}),
+        bild({{"early_exit", true}}), asking("bita"), asking("llm_to_slm", {{"speculative", true}}),
         asking(kAuto)}) {
     const auto base = plan_method(d, request, true, 1);
     const auto plan = plan_method(d, with_sql(request), true, 1);
