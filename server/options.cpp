@@ -34,6 +34,9 @@ Flags flags_of(Options* options) {
            &models->small);
   add_text(&flags, "small-masks", "DIRECTORY",
            "trained mask tokens of the small model (tuning/bita.py)", &models->small_masks);
+  flags.texts("adapter", "[NAME=]DIRECTORY",
+              "LoRA adapter of --model in PEFT's format, which requests name; repeatable",
+              &models->adapters);
   add_text(&flags, "device", "DEVICE", "device of --model: cpu:0, cuda:0, ... (default cpu:0)",
            &models->device);
   add_text(&flags, "dtype", "TYPE",
@@ -101,6 +104,9 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
   if (options.config.has_value() && !options.models.small_masks.empty()) {
     return out_of_range("--small-masks", quote_value(options.models.small_masks),
                         "with --model and --small only");
+  }
+  if (options.config.has_value() && !options.models.adapters.empty()) {
+    return out_of_range("--adapter", quote_value(options.models.adapters[0]), "with --model only");
   }
   if (options.log_level.has_value() && *options.log_level != "debug" &&
       *options.log_level != "info" && *options.log_level != "warn" &&

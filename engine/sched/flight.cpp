@@ -126,6 +126,7 @@ void lower(const PassFlight& flight, int count, Work* to) {
   work.ticket = flight.id;
   work.request = flight.request;
   work.model = cache.model();
+  work.lora = flight.lora;
   work.cache = cache.id();
   work.to = pass.stage.to;
   work.first = flight.started;

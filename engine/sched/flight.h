@@ -24,6 +24,7 @@ struct PassFlight final : Flight {
   int turn = 0;           // on the cache, see PassOrder
   int memory_turn = 0;    // on the memory
   RequestId request = 0;  // of the sequence
+  LoraId lora;
   DeviceId device;
   DeviceId memory_device;
   uint64_t order = 0;  // smaller: submitted earlier

@@ -83,6 +83,8 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, LoopServices* loop
   flight->recompute = purpose == kRecompute;
   flight->cache = c;
   flight->role = caches.role_of(*c, flight->pass.stage.to);
+  flight->lora = caches.lora_of(*c);
+  if (flight->recompute && mutated(Mutation::kRecomputeWithoutLora)) flight->lora = LoraId();
   flight->device = loop->device_of(c->model());
   prepare(*flight);
   if (flight->linked) find_awaited(flight);

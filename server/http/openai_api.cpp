@@ -66,7 +66,12 @@ absl::StatusOr<std::string> models_answer(const ServerState& state, const std::s
   if (path != kModels) {
     const std::string name = unescaped(absl::StripPrefix(path, absl::StrCat(kModels, "/")));
     TANDEM_ASSIGN_OR_RETURN(const DeploymentInfo one, engine->deployment(name));
-    return openai::model_json(model_to_proto(one), created);
+    const v1::Model model = model_to_proto(one);
+    const std::string adapter = engine->adapter(name, "");
+    for (const v1::Adapter& a : model.adapters()) {
+      if (a.name() == adapter) return openai::adapter_json(name, model, a, created);
+    }
+    return openai::model_json(model, created);
   }
   std::vector<v1::Model> all;
   for (const DeploymentInfo& one : engine->deployments()) all.push_back(model_to_proto(one));

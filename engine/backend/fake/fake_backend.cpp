@@ -55,6 +55,7 @@ uint64_t digest(const Batch& batch) {
   uint64_t sum = 0;
   for (const Work& work : batch.works) {
     for (const PageId page : work.pages) sum = sum * 31 + page.index();
+    sum = sum * 31 + static_cast<uint64_t>(work.lora.value);
   }
   return sum;
 }
@@ -106,8 +107,16 @@ FakeBackend::FakeBackend(FakeMemory* memory, ValueStore* values, const Clock* cl
 
 FakeBackend::~FakeBackend() = default;
 
+const FakeModelConfig& FakeMemory::Model::config_with(LoraId lora) {
+  if (!lora.valid()) return config;
+  const auto known = adapted.find(lora);
+  if (known != adapted.end()) return known->second;
+  return adapted.emplace(lora, fake::with_lora(config, lora)).first->second;
+}
+
 void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModelConfig& config,
-                            const PoolSize& pool, int window) {
+                            const PoolSize& pool, int window,
+                            const std::vector<ExtraConfig>& loras) {
   FakeMemory::Model m;
   m.shape.name = name;
   m.shape.architecture = "fake";
@@ -121,6 +130,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.shape.frontier_page_bytes =
       static_cast<int64_t>(sizeof(FakeMemory::HiddenRow)) * pool.page_rows;
   m.shape.batch_invariant = true;
+  for (const ExtraConfig& lora : loras) m.shape.loras.push_back({lora.name, 1, 0});
   m.pool = pool;
   m.config = config;
   for (Token t = 0; !config.answers.empty() && t < config.vocab_size; ++t) {
@@ -134,7 +144,8 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
 }
 
 int64_t FakeBackend::page_bytes(int page_rows) {
-  return static_cast<int64_t>(sizeof(FakeMemory::Slot)) * page_rows;
+  constexpr int64_t kSlotBytes = 24;  // fixed: budgets do not change with what a slot records
+  return kSlotBytes * page_rows;
 }
 
 const ModelShape& FakeBackend::shape(ModelId model) const { return memory_->model(model).shape; }
@@ -202,6 +213,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   FakeMemory::Model& model = memory_->model(work.model);
   const auto page_rows = static_cast<size_t>(model.pool.page_rows);
   const int window = model.shape.window;
+  const FakeModelConfig& config = model.config_with(work.lora);
   const Pass& pass = *work.pass;
   WorkResult result;
   if (incomplete_.contains(work.cache) || incomplete_.contains(work.memory)) {
@@ -231,6 +243,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     if (slot.input == 0) broken(work, row, "a past row was never written, or is freed");
     if (slot.position != row) broken(work, row, "a past row has another position");
     if (slot.layers < work.to) broken(work, row, "a past row has not done all layers");
+    if (slot.lora != work.lora) broken(work, row, "a past row has another LoRA adapter");
     chain = fake::mix(chain, slot.input);
     if (slot.chain != chain) broken(work, row, "a past row belongs to another sequence");
     if (traced < 0) terms[static_cast<size_t>(row)] = fake::seen(slot.input, row);
@@ -261,6 +274,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       const int from = work.frontier[k];
       if (slot.input == 0) broken(work, row, "a frontier row was never written, or is freed");
       if (slot.layers != from) broken(work, row, "a frontier row has done other layers");
+      if (slot.lora != work.lora) broken(work, row, "a frontier row has another LoRA adapter");
       input[k] = slot.input;
       chains[k] = fake::mix(before, slot.input);
       if (slot.chain != chains[k]) broken(work, row, "a frontier row of another sequence");
@@ -275,7 +289,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       }
       input[k] = *added;
       chains[k] = fake::mix(before, input[k]);
-      slot = {input[k], position[k], work.to, chains[k]};
+      slot = {input[k], position[k], work.to, chains[k], work.lora};
     }
     if (work.save_frontier) hidden(row) = {chains[k], work.to};
   }
@@ -317,7 +331,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       continue;
     }
     if (read.pool) {
-      const std::vector<double> state = fake::state(model.config, chains[run]);
+      const std::vector<double> state = fake::state(config, chains[run]);
       pooled.resize(state.size());
       for (size_t i = 0; i < state.size(); ++i) pooled[i] += state[i];
       reader_.skip();
@@ -337,7 +351,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         }
         for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
       }
-      fake::logits(model.config, sum, at, logits);
+      fake::logits(config, sum, at, logits);
       // A mask row. Mask rows above it may have run in an earlier chunk.
       int masks = 0;
       uint64_t plain = sum;
@@ -354,7 +368,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         std::fill(logits.begin(), logits.end(), 0.0F);
         logits[static_cast<size_t>(token)] = 100;
       } else if (masks > 0) {
-        fake::predict(model.config, sum, plain, position[run] - masks, masks - 1, at, logits);
+        fake::predict(config, sum, plain, position[run] - masks, masks - 1, at, logits);
       }
     } else {
       std::fill(logits.begin(), logits.end(), 0.0F);

@@ -25,6 +25,7 @@ namespace tandem {
 struct Sequence {
   ModelId model;
   CacheId id;
+  LoraId lora;  // of all its rows
   std::vector<PageId> pages, frontier_pages;
   std::vector<int> done;  // layers done, by cache row
 
@@ -40,7 +41,8 @@ class Driver {
                   int threads = 1, CpuKernels kernels = CpuKernels::kOwn);
   explicit Driver(const ModelConfig& config,
                   PoolSize size = {.page_rows = 4, .pages = 200, .frontier_pages = 50},
-                  std::shared_ptr<TorchShared> shared = test_shared(), int index = 0);
+                  std::shared_ptr<TorchShared> shared = test_shared(), int index = 0,
+                  CpuKernels kernels = CpuKernels::kOwn);
   // Of a Hugging Face directory.
   explicit Driver(const std::string& directory, int page_rows = 16, int64_t pages = 400);
 
