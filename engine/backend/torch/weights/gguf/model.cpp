@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
+#include "engine/backend/torch/weights/convert.h"
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/gguf/names.h"
 #include "engine/backend/torch/weights/hf/fields.h"
@@ -29,6 +30,7 @@ using nlohmann::json;
 
 constexpr char kShortFactors[] = "rope_factors_short.weight";
 constexpr char kLongFactors[] = "rope_factors_long.weight";
+constexpr std::array<const char*, 2> kDense{"dense_2.weight", "dense_3.weight"};
 
 const GgufArch* find_arch(GgufFields& fields) {
   const std::string name = fields.text("general.architecture", std::nullopt);
@@ -270,6 +272,32 @@ TensorView view_of(const GgufTensor& tensor) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<DenseLayer>> gguf_dense(const Gguf& gguf, absl::string_view name) {
+  std::vector<DenseLayer> layers;
+  GgufFields fields(gguf, name);
+  if (fields.text("general.architecture", "") != kEmbeddingGemma) return layers;
+  for (const char* const part : kDense) {
+    const GgufTensor* const tensor = find_tensor(gguf, part);
+    if (tensor == nullptr) continue;
+    const std::vector<int64_t>& shape = tensor->shape;
+    if (shape.size() != 2 || std::max(shape[0], shape[1]) > kMaxDenseWidth) {
+      return out_of_range(absl::StrCat(name, ": ", part), shape_text(shape),
+                          absl::StrCat("a matrix of widths up to ", kMaxDenseWidth));
+    }
+    DenseLayer layer{.in = static_cast<int>(shape[1]), .out = static_cast<int>(shape[0])};
+    if (!layers.empty() && layers.back().out != layer.in) {
+      return out_of_range(absl::StrCat(name, ": ", part, ": inputs"), layer.in,
+                          absl::StrCat(layers.back().out, ", the width before it"));
+    }
+    const TensorView view = view_of(*tensor);
+    layer.weight.resize(static_cast<size_t>(view.elements()));
+    TANDEM_RETURN_IF_ERROR(
+        annotate(to_float(view, 0, layer.weight), absl::StrCat(name, ": ", part)));
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
 absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view name) {
   GgufFields fields(gguf, name);
   const GgufArch* arch = find_arch(fields);
@@ -312,7 +340,10 @@ absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view
     config["attention_bias"] = find_tensor(gguf, "blk.0.attn_q.bias") != nullptr;
   }
   const std::string_view name_of = arch->gguf;
-  if (name_of == "gemma3") read_gemma3(fields, prefix, head_dim, config);
+  if (name_of == "gemma3" || name_of == kEmbeddingGemma) {
+    read_gemma3(fields, prefix, head_dim, config);
+    config["use_bidirectional_attention"] = name_of == kEmbeddingGemma;
+  }
   if (name_of == "gpt2") read_gpt2(config);
   if (name_of == "falcon") read_falcon(gguf, config);
   if (name_of == "phi3") read_phi3(gguf, fields, prefix, head_dim, config);
@@ -358,6 +389,10 @@ absl::StatusOr<std::map<std::string, TensorView>> gguf_tensors(const Gguf& gguf,
     if (tensor_name == "rope_freqs.weight") continue;
     if (std::string_view(arch->gguf) == "phi3" &&
         (tensor_name == kShortFactors || tensor_name == kLongFactors)) {
+      continue;
+    }
+    if (std::string_view(arch->gguf) == kEmbeddingGemma &&
+        std::find(kDense.begin(), kDense.end(), tensor_name) != kDense.end()) {
       continue;
     }
     const size_t dot = tensor_name.rfind('.');
