@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-// EmbeddingGemma: Gemma 3 without output matrix, with bidirectional attention, and with Dense modules
-// behind the pooling if the converter was told to keep them.
+// EmbeddingGemma: Gemma 3 without output matrix, with bidirectional attention, and with Dense
+// modules behind the pooling if the converter was told to keep them.
 inline constexpr char kEmbeddingGemma[] = "gemma-embedding";
 
 struct GgufArch {

@@ -205,8 +205,7 @@ absl::StatusOr<EmbeddingSettings> gguf_embedding(const std::string& path) {
   // The converter drops the files of Sentence Transformers. They may lie beside the GGUF file.
   const size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash);
-  TANDEM_RETURN_IF_ERROR(
-      read_beside(directory, kModules, read_modules, &settings).status());
+  TANDEM_RETURN_IF_ERROR(read_beside(directory, kModules, read_modules, &settings).status());
   TANDEM_ASSIGN_OR_RETURN(const bool has_prompts,
                           read_beside(directory, kPrompts, read_prompts, &settings));
   if (!has_prompts) settings.prompts = known_prompts(architecture, has_type && type == 3);

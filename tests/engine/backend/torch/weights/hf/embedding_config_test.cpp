@@ -171,10 +171,9 @@ TEST(EmbeddingConfig, DenseModulesOfGguf) {
   test::GgufBuilder bad = test::tiny_gguf("gemma-embedding");
   bad.tensors.pop_back();
   bad.tensor("dense_3.weight", {4, 5});
-  EXPECT_THAT(std::string(load_embedding_config(folder.write("bad.gguf", bad.file()))
-                              .status()
-                              .message()),
-              HasSubstr("bad.gguf: dense_3.weight: inputs: 5; allowed: 6"));
+  EXPECT_THAT(
+      std::string(load_embedding_config(folder.write("bad.gguf", bad.file())).status().message()),
+      HasSubstr("bad.gguf: dense_3.weight: inputs: 5; allowed: 6"));
 }
 
 TEST(EmbeddingConfig, PromptsOfGguf) {
@@ -183,11 +182,11 @@ TEST(EmbeddingConfig, PromptsOfGguf) {
   EXPECT_TRUE(load_embedding_config(folder.write("chat.gguf", qwen.file()))->prompts.empty());
   const std::string path = folder.write("m.gguf", qwen.set("qwen3.pooling_type", 3u).file());
   const auto known = load_embedding_config(path)->prompts;
-  EXPECT_THAT(known, testing::UnorderedElementsAre(
-                         Pair("document", ""),
-                         Pair("query", HasSubstr("relevant passages that answer the query\nQuery:"))));
-  const std::string gemma =
-      folder.write("gemma.gguf", test::tiny_gguf("gemma-embedding").file());
+  EXPECT_THAT(known,
+              testing::UnorderedElementsAre(
+                  Pair("document", ""),
+                  Pair("query", HasSubstr("relevant passages that answer the query\nQuery:"))));
+  const std::string gemma = folder.write("gemma.gguf", test::tiny_gguf("gemma-embedding").file());
   EXPECT_THAT(load_embedding_config(gemma)->prompts,
               testing::Contains(Pair("query", "task: search result | query: ")));
   // Files beside it take precedence.
