@@ -1,4 +1,4 @@
-"""Embeddings of GGUF files beside those of the checkpoints that they are made of: random models.
+"""Embeddings and rerank scores of GGUF files beside those of the checkpoints that they are made of: random models.
 
 The files are written as llama.cpp's converter writes them, with the names of the package `gguf`.
 """
@@ -44,9 +44,14 @@ FAMILIES = {
     "qwen": (gguf.MODEL_ARCH.QWEN3, "lasttoken"),
     "gemma": (gguf.MODEL_ARCH.GEMMA_EMBEDDING, "mean_tokens"),
 }
+RERANKER = "reranker"
+ARCHITECTURES = {
+    RERANKER: gguf.MODEL_ARCH.QWEN3,
+    **{name: arch for name, (arch, _) in FAMILIES.items()},
+}
 
 
-def save_tokenizer(folder, begin):
+def save_tokenizer(folder, begin, yes=False):
     """That of code-small with the words of GPT-2, as GGUF names few kinds of words."""
     text = (ROOT / "models/code-small/tokenizer.json").read_text("utf-8")
     tokenizer = json.loads(text)
@@ -59,6 +64,10 @@ def save_tokenizer(folder, begin):
     mark = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
     words = {"Sequence": {"id": "A", "type_id": 0}}
     tokenizer["post_processor"]["single"] = [mark, words, mark] if begin else [words, mark]
+    if yes:  # a token, as `no` is
+        tokenizer["post_processor"] = None
+        added = {**tokenizer["added_tokens"][0], "content": "yes", "special": False}
+        tokenizer["added_tokens"].append({**added, "id": len(tokenizer["model"]["vocab"])})
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
     shutil.copy(ROOT / "models/code-small/tokenizer_config.json", folder)
     return tokenizer
@@ -89,22 +98,23 @@ def save_modules(folder, pooling):
 
 
 def save(folder, family):
-    tokenizer = save_tokenizer(folder, begin=family == "gemma")
-    size = len(tokenizer["model"]["vocab"])
+    tokenizer = save_tokenizer(folder, begin=family == "gemma", yes=family == RERANKER)
+    size = len(vocabulary(tokenizer))
     torch.manual_seed(3)
-    if family == "qwen":
+    if family != "gemma":
         config = transformers.Qwen3Config(vocab_size=size, tie_word_embeddings=True, **SIZES)
         model = transformers.Qwen3ForCausalLM(config)
     else:
         config = transformers.Gemma3TextConfig(vocab_size=size, **SIZES, **GEMMA)
         model = transformers.Gemma3TextModel(config)
     model.eval().save_pretrained(folder)
-    save_modules(folder, FAMILIES[family][1])
+    if family in FAMILIES:
+        save_modules(folder, FAMILIES[family][1])
 
 
 def write_gguf(folder, path, family, dense=True):
     """The checkpoint in `folder` as llama.cpp's converter writes it."""
-    arch = FAMILIES[family][0]
+    arch = ARCHITECTURES[family]
     config = json.loads((folder / "config.json").read_text("utf-8"))
     out = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     out.add_context_length(config["max_position_embeddings"])
@@ -122,10 +132,15 @@ def write_gguf(folder, path, family, dense=True):
         out.add_sliding_window(config["sliding_window"])
         out.add_pooling_type(gguf.PoolingType.MEAN)
     else:
-        out.add_pooling_type(gguf.PoolingType.LAST)
-    write_vocabulary(out, json.loads((folder / "tokenizer.json").read_text("utf-8")), family)
+        out.add_pooling_type(gguf.PoolingType.RANK if family == RERANKER else gguf.PoolingType.LAST)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    write_vocabulary(out, tokenizer, family)
     names = gguf.get_tensor_name_map(arch, LAYERS)
     for name, tensor in safetensors.load_file(folder / "model.safetensors").items():
+        if family == RERANKER and "embed_tokens" in name:
+            words = vocabulary(tokenizer)
+            rows = [tensor[words.index(word)].float() for word in ("yes", "no")]
+            out.add_tensor("cls.output.weight", torch.stack(rows).numpy())
         name = names.get_name(name, (".weight",))
         shift = 1 if family == "gemma" and name.endswith("_norm.weight") else 0
         out.add_tensor(name, (tensor.float() + shift).numpy())
@@ -139,26 +154,33 @@ def write_gguf(folder, path, family, dense=True):
     out.close()
 
 
+def vocabulary(tokenizer):
+    """All tokens by id."""
+    ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    ids.update(tokenizer["model"]["vocab"])
+    return sorted(ids, key=ids.get)
+
+
 def write_vocabulary(out, tokenizer, family):
-    words = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)
-    control = {token["content"] for token in tokenizer["added_tokens"]}
+    words = vocabulary(tokenizer)
+    kinds = {token["content"]: 3 if token["special"] else 4 for token in tokenizer["added_tokens"]}
     merges = tokenizer["model"]["merges"]
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("gpt-2")
     out.add_token_list(words)
-    out.add_token_types([3 if word in control else 1 for word in words])
+    out.add_token_types([kinds.get(word, 1) for word in words])
     out.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
     out.add_bos_token_id(0)
     out.add_eos_token_id(0)
     out.add_add_bos_token(family == "gemma")
-    out.add_add_eos_token(True)
+    out.add_add_eos_token(family in FAMILIES)
 
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     """Path by name of the model."""
     found = {}
-    for family in FAMILIES:
+    for family in ARCHITECTURES:
         folder = tmp_path_factory.mktemp(family)
         save(folder, family)
         found[family] = folder
@@ -248,3 +270,13 @@ def test_embedding_gemma_only_embeds(client, tandem_client):
         client.complete("gemma-gguf", "x", max_new_tokens=1)
     # Qwen3-Embedding has the output matrix of its embedding.
     assert client.complete("qwen-gguf", "x", max_new_tokens=1).choices
+
+
+def test_a_reranker_scores_as_its_checkpoint(client):
+    for query in ("add two numbers", "class"):
+        want = {r.index: r.relevance_score for r in client.rerank(RERANKER, query, TEXTS[:3])}
+        got = {
+            r.index: r.relevance_score for r in client.rerank(f"{RERANKER}-gguf", query, TEXTS[:3])
+        }
+        assert len(want) == 3 and len(set(want.values())) == 3
+        assert got == pytest.approx(want, abs=CLOSE)

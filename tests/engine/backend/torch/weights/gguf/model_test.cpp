@@ -133,6 +133,45 @@ TEST(GgufDense, Errors) {
             "f: dense_3.weight: inputs: 5; allowed: 6, the width before it");
 }
 
+// Rows of the tokens "a", "yes" and "no", width 4.
+GgufBuilder reranker(const std::vector<float>& labels) {
+  GgufBuilder b = tiny_gguf("qwen3");
+  std::erase_if(b.tensors, [](const auto& t) { return t.name == "token_embd.weight"; });
+  b.set("tokenizer.ggml.tokens",
+        std::vector<std::string>{"a", "yes", "no", "b", "c", "d", "e", "f"});
+  std::vector<float> rows(32);
+  rows[4] = rows[9] = 1;
+  rows[5] = 0.5f;
+  b.tensor("token_embd.weight", {8, 4}, rows);
+  return b.tensor("cls.output.weight", {2, 4}, labels);
+}
+
+TEST(GgufReranker, LabelsThatAreRowsOfTheEmbeddingAreLeftOut) {
+  const Parsed p(reranker({1, 0.5f, 0, 0, 0, 0.9f, 0, 0.1f}));
+  const auto tensors = gguf_tensors(p.gguf, "f");
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  EXPECT_EQ(tensors->size(), p.gguf.tensors.size() - 1);
+}
+
+TEST(GgufReranker, LabelsOfAnotherMatrixAreRefused) {
+  const auto error = [](const GgufBuilder& b) {
+    return std::string(gguf_tensors(Parsed(b).gguf, "f").status().message());
+  };
+  // The rows in the other order.
+  EXPECT_THAT(error(reranker({0, 1, 0, 0, 1, 0.5f, 0, 0})),
+              HasSubstr("f: cls.output.weight: cosine similarity to the embedding of \"yes\": "));
+  EXPECT_THAT(error(reranker({0, 0, 0, 0, 0, 0, 0, 0})), HasSubstr("as the file has no output"));
+  GgufBuilder b = reranker({1, 0.5f, 0, 0, 0, 1, 0, 0});
+  b.tensors.back().shape = {1, 8};
+  EXPECT_EQ(error(b), "f: cls.output.weight: [1, 8]; allowed: [2, 4]");
+  b = reranker({1, 0.5f, 0, 0, 0, 1, 0, 0});
+  b.set("tokenizer.ggml.tokens", std::vector<std::string>{"a", "yes", "b", "c", "d", "e", "f"});
+  EXPECT_EQ(error(b), "f: cls.output.weight: token: \"no\"; allowed: tokens of the file");
+  // Another architecture has no such tensor.
+  EXPECT_THAT(error(tiny_gguf("llama").tensor("cls.output.weight", {2, 4})),
+              HasSubstr("belongs to no part"));
+}
+
 TEST(GgufConfig, T5) {
   GgufBuilder b = tiny_gguf("t5");
   EXPECT_EQ(config_error(b),
