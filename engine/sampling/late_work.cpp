@@ -8,6 +8,12 @@
 
 namespace tandem {
 
+std::atomic<size_t> LateWork::bytes_{0};
+
+bool LateWork::has_room(size_t rows, size_t vocab) {
+  return bytes_.load() + rows * vocab * sizeof(float) <= kMostBytes;
+}
+
 LateWork::LateWork(const Work& work, RowReader&& reader, size_t next)
     : LateAnswers(work), reader_(std::move(reader)), next_(next) {
   reader_.moved(work_);
@@ -15,6 +21,7 @@ LateWork::LateWork(const Work& work, RowReader&& reader, size_t next)
 
 void LateWork::add(std::span<const float> logits, int position, Token next_input) {
   rows_.push_back({{logits.begin(), logits.end()}, position, next_input});
+  bytes_ += logits.size_bytes();
 }
 
 void LateWork::start(std::function<void(WorkResult)> done) {
@@ -38,8 +45,13 @@ WorkResult LateWork::read() {
   } catch (const std::exception& e) {
     result.status = absl::InternalError(absl::StrCat("reading logits: ", e.what()));
   }
-  rows_.clear();
+  clear();
   return result;
+}
+
+void LateWork::clear() {
+  for (const Row& row : rows_) bytes_ -= row.logits.size() * sizeof(float);
+  rows_.clear();
 }
 
 }  // namespace tandem

@@ -83,7 +83,7 @@ absl::Status BlockReader::read_work(const Work& work, const Plan& plan, const Pl
     }
     if (late == nullptr && work.late != nullptr) {
       TANDEM_ASSIGN_OR_RETURN(const bool waits, reader.must_wait(o, position));
-      if (waits) {
+      if (waits && LateWork::has_room(work.outputs.size() - i, vocab)) {
         work.late->store(true);
         result.late = std::make_unique<LateWork>(work, std::move(reader), i);
         late = static_cast<LateWork*>(result.late.get());

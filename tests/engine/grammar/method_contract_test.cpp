@@ -108,5 +108,11 @@ TEST(MethodContract, Bild) {
 
 TEST(MethodContract, Bita) { under_grammars(bita_case(), 160); }
 
+TEST(MethodContract, Ppd) { EXPECT_GT(under_grammars(ppd_case(), 120).drafted, 10); }
+
+TEST(MethodContract, LlmToSlm) { under_grammars(llm_to_slm_case(), 120); }
+
+TEST(MethodContract, Beam) { under_grammars(beam_case(), 80); }
+
 }  // namespace
 }  // namespace tandem::test

@@ -163,6 +163,7 @@ TEST(LoopLate, PassesBehindALateOneRunAgain) {
   const std::vector<Token> expected = box.expected(spec, seed);
   SpeculativeParams a;
   a.draft_tokens = 4;
+  a.pace = Pace::kFixed;
   use_speculative(spec, a);
   const auto late = box.submit(std::move(spec));
   box.finish(held);
