@@ -1,4 +1,5 @@
-// Messages to the loop from other threads: requests, stops, paused readers, finished batches.
+// Messages to the loop from other threads: requests, stops, paused readers, finished batches,
+// late answers.
 //
 // post() and quit() are thread-safe; take() and wait() are for the loop thread.
 #pragma once
@@ -16,6 +17,8 @@
 
 namespace tandem {
 
+struct PassFlight;
+
 class Inbox {
  public:
   using Submit = std::vector<SequenceSpec>;  // a request's choices
@@ -31,7 +34,11 @@ class Inbox {
     DeviceId device;
     BatchResult result;
   };
-  using Message = std::variant<Submit, Stop, Pause, BatchDone>;
+  struct LateDone {
+    PassFlight* flight;
+    WorkResult result;
+  };
+  using Message = std::variant<Submit, Stop, Pause, BatchDone, LateDone>;
 
   // Notifies under the lock: the loop may be destroyed once it has the message.
   void post(Message message) {

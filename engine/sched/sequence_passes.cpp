@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mutation.h"
+#include "engine/sched/sequence_run.h"
 
 namespace tandem {
 namespace {
@@ -61,6 +62,7 @@ PassFlight* SequencePasses::take_spare() {
     fresh->sequence = sequence_;
     fresh->request = id_;
     fresh->priority = priority_;
+    fresh->late = sequence_->late();
     return fresh;
   }
   PassFlight* const flight = spare_.back();

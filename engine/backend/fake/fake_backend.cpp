@@ -10,6 +10,7 @@
 #include "engine/base/check.h"
 #include "engine/base/status.h"
 #include "engine/pass/rows.h"
+#include "engine/sampling/late_work.h"
 
 namespace tandem {
 namespace {
@@ -197,6 +198,7 @@ BatchResult FakeBackend::run(const Batch& batch, Fault fault, int64_t traced) {
       const Work& work = batch.works[w];
       result.works.push_back(run(work, nan[w] != 0, traced));
       if (result.works.back().status.ok()) continue;
+      if (absl::IsAborted(result.works.back().status)) continue;  // it has not run
       incomplete_.insert(work.cache);
       failed_tickets_.insert(work.ticket);
     }
@@ -216,6 +218,10 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   const FakeModelConfig& config = model.config_with(work.lora);
   const Pass& pass = *work.pass;
   WorkResult result;
+  if (work.late != nullptr && work.late->load()) {
+    result.status = absl::AbortedError("fake device: answers of its sequence are late");
+    return result;
+  }
   if (incomplete_.contains(work.cache) || incomplete_.contains(work.memory)) {
     result.status = absl::InternalError("fake device: an earlier pass on this cache has failed");
     return result;
@@ -311,7 +317,9 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     return fake::scripted(model.config, tokens);
   };
 
+  reader_.prepare(work, position).IgnoreError();  // its reads meet the same error
   reader_.begin(work);
+  std::unique_ptr<LateWork> late;
   std::vector<float> logits(static_cast<size_t>(model.shape.vocab_size));
   std::vector<double> pooled;
   for (const Work::Output& output : work.outputs) {
@@ -327,7 +335,11 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       const bool whole = pass.see == See::kAll;
       const uint64_t row = whole ? fake::mix(chains.back(), chains[run]) : chains[run];
       model.values.at(output.value.index()) = {work.ticket, output.out, row, at};
-      reader_.skip();
+      if (late != nullptr) {
+        late->add({}, 0, -1);
+      } else {
+        reader_.skip();
+      }
       continue;
     }
     if (read.pool) {
@@ -386,8 +398,26 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         next = picked.ok() ? *picked : -1;
       }
     }
+    if (work.late != nullptr && late == nullptr) {
+      const absl::StatusOr<bool> waits = reader_.must_wait(output, position[run]);
+      result.status = waits.status();
+      if (!result.status.ok()) return result;
+      if (*waits) {
+        work.late->store(true);
+        const auto next_output = static_cast<size_t>(&output - work.outputs.data());
+        late = std::make_unique<LateWork>(work, std::move(reader_), next_output);
+      }
+    }
+    if (late != nullptr) {
+      late->add(logits, position[run], next);
+      continue;
+    }
     result.status = reader_.read(output, logits, position[run], next);
     if (!result.status.ok()) return result;
+  }
+  if (late != nullptr) {
+    result.late = std::move(late);
+    return result;
   }
   result.readout = reader_.take();
   result.readout.pooled = std::move(pooled);

@@ -132,6 +132,7 @@ Work Driver::lower(const Item& item) {
   w.pages = s.pages;
   w.frontier_pages = s.frontier_pages;
   w.embeds = item.embeds;
+  w.late = item.late;
   int out = 0;
   for (size_t r = 0; r < pass.read.size(); ++r) {
     for (size_t i = 0; i < pass.read[r].rows.size(); ++i, ++out) {

@@ -4,6 +4,7 @@
 // and slots fails.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -68,6 +69,7 @@ class Driver {
     int first_value = 0;  // hidden output o goes to place first_value + o of the pool
     std::vector<Work::Embed> embeds = {};  // where its kEmbed rows lie
     const Sequence* memory = nullptr;
+    std::atomic<bool>* late = nullptr;
   };
   // All in one batch, so of one model, with the moves that wait. results: by item.
   std::vector<WorkResult> run(std::span<const Item> items);
