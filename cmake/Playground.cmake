@@ -52,6 +52,7 @@ endif()
 
 set(table ${folder}/playground_files.cpp)
 if(missing)
+  file(REMOVE ${folder}/modules)
   message(STATUS "The server is built without the playground: ${missing}")
   set(table ${folder}/no_playground_files.cpp)
   file(CONFIGURE OUTPUT ${table} @ONLY CONTENT [=[
@@ -62,6 +63,7 @@ absl::Span<const StaticFile> playground_files() { return {}; }
 }  // namespace tandem
 ]=])
 else()
+  file(WRITE ${folder}/modules "${modules}\n")  # for scripts/sbom
   file(GLOB sources CONFIGURE_DEPENDS ${web}/src/* ${web}/index.html)
   add_custom_command(
     OUTPUT ${table}

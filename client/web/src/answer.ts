@@ -1,5 +1,6 @@
 // An answer while it is streamed, and its figures.
 import {ApiError, stream, type Delta, type Ending, type Model, type Stats, type Token, type ToolCall, type Trace, type Usage} from "./api";
+import {Characters} from "./safe";
 import {T} from "./text";
 
 export interface Figures {
@@ -61,6 +62,7 @@ export class Answer {
   readonly began = performance.now();
   private first = 0;
   private last = 0;
+  private readonly characters = new Characters();
   private readonly listeners = new Set<() => void>();
   private frame = 0;
 
@@ -87,6 +89,7 @@ export class Answer {
       call.arguments += part.arguments ?? "";
     }
     for (const one of delta.tokens ?? []) {
+      one.text = this.characters.next(one.text, one.bytes);
       const origin = originOf(one);
       this.tokens.push(one);
       this.counts[origin] = (this.counts[origin] ?? 0) + 1;

@@ -48,6 +48,7 @@ export interface Token {
   pass?: number;
   logprob?: number;
   index?: number;
+  bytes?: number[]; // of a part of a character
   top?: Alternative[];
 }
 export interface Alternative {

@@ -94,7 +94,6 @@ export function Chat({models}: {models: Model[]}) {
   const [problem, setProblem] = useState("");
   const [view, setView] = useState(() => loadText("view", "tokens"));
   const input = useRef<HTMLTextAreaElement>(null);
-  const list = useRef<HTMLDivElement>(null);
   const file = useRef<HTMLInputElement>(null);
 
   const history = histories.find((one) => one.id === current) ?? histories[0]!;
@@ -129,10 +128,12 @@ export function Chat({models}: {models: Model[]}) {
       at = window.scrollY;
     };
     window.addEventListener("scroll", scrolled, {passive: true});
-    const stop = answer.subscribe(() => follow && list.current?.lastElementChild?.scrollIntoView({block: "end"}));
+    const toEnd = () => follow && window.scrollTo(0, document.documentElement.scrollHeight);
+    const stop = answer.subscribe(() => requestAnimationFrame(toEnd));
     return () => {
       stop();
       window.removeEventListener("scroll", scrolled);
+      requestAnimationFrame(toEnd); // with its figures
     };
   }, [running]);
 
@@ -276,7 +277,7 @@ export function Chat({models}: {models: Model[]}) {
             ))}
           </div>
         </div>
-        <div ref={list} class="messages" aria-live="off">
+        <div class="messages">
           {history.messages.length === 0 && <p class="note">{T.chat.empty}</p>}
           {history.messages.map((one, i) => (
             <article key={i} class={`message ${one.role}`}>
@@ -320,7 +321,7 @@ export function Chat({models}: {models: Model[]}) {
               <textarea
                 id="message"
                 ref={input}
-                rows={3}
+                rows={2}
                 value={draft}
                 placeholder={T.chat.placeholder}
                 onInput={(event) => setDraft(event.currentTarget.value)}

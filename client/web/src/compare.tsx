@@ -203,7 +203,7 @@ export function Compare({models}: {models: Model[]}) {
   return (
     <div class="compare">
       <p class="note">{T.compare.intro}</p>
-      <div class="split">
+      <div>
         <div>
           <Choice label={T.settings.model} value={model?.id ?? ""} options={modelOptions(models)} onChange={(id) => setSettings({...settings, model: id})} />
           <Field label={T.compare.prompt} value={prompt} onChange={setPrompt} rows={4} />
@@ -211,6 +211,7 @@ export function Compare({models}: {models: Model[]}) {
         </div>
         <fieldset>
           <legend>{T.compare.variants}</legend>
+          <div class="variants">
           {variants.map((variant, i) => {
             const of = models.find((one) => one.id === variant.model);
             return (
@@ -229,6 +230,7 @@ export function Compare({models}: {models: Model[]}) {
               </div>
             );
           })}
+          </div>
           <button type="button" disabled={!model} onClick={() => setVariants([...variants, variantOf(model!.id, "")])}>{T.compare.add}</button>
         </fieldset>
       </div>

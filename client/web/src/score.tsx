@@ -3,7 +3,7 @@ import {useEffect, useMemo, useRef, useState} from "preact/hooks";
 import {messageOf} from "./answer";
 import {Problem} from "./answer_view";
 import {alternativesOf, complete, type Alternative, type Model} from "./api";
-import {tokenLabel} from "./safe";
+import {bytesOf, Characters, tokenLabel} from "./safe";
 import {Choice, Field, modelOptions} from "./settings";
 import {loadText, saveText} from "./store";
 import {T} from "./text";
@@ -21,9 +21,10 @@ const shade = (logprob: number | null) => (logprob === null ? "h-none" : `h-${Ma
 async function scored(model: string, text: string, signal: AbortSignal): Promise<Scored> {
   const answer = await complete({model, prompt: text, echo: true, max_tokens: 0, logprobs: 5}, signal);
   const of = answer.choices[0].logprobs;
+  const characters = new Characters();
   return {
     model,
-    tokens: of.tokens.map((token: string, i: number) => ({text: token, logprob: of.token_logprobs[i], top: alternativesOf(of, i)})),
+    tokens: of.tokens.map((token: string, i: number) => ({text: characters.next(token, bytesOf(token)), logprob: of.token_logprobs[i], top: alternativesOf(of, i)})),
   };
 }
 

@@ -98,7 +98,8 @@ export function Timeline({rows}: {rows: TimelineRow[]}) {
       on.fillStyle = line!;
       on.fillRect(x(at), 0, 1, height - AXIS);
       on.fillStyle = text!;
-      on.fillText(`${(at / 1000).toFixed(step < 1000 ? 1 : 0)} ms`, Math.min(x(at), width - 50), height - AXIS / 2);
+      const label = `${(at / 1000).toFixed(step < 1000 ? 1 : 0)} ms`;
+      on.fillText(label, Math.min(x(at), width - on.measureText(label).width), height - AXIS / 2);
     }
     on.save();
     on.beginPath();
