@@ -84,22 +84,22 @@ TEST(StaticFiles, ReadsAcceptEncoding) {
                                 "gzip ; q=1", "*;q=0, gzip"}) {
     EXPECT_TRUE(accepts_gzip(yes)) << yes;
   }
-  for (const char* const no :
-       {"", "identity", "br", "gzip;q=0", "gzip; q=0.0", "*;q=0", "gzip;q=0, *", "gzip;q=x",
-        "xgzip", ",;,"}) {
+  for (const char* const no : {"", "identity", "br", "gzip;q=0", "gzip; q=0.0", "*;q=0",
+                               "gzip;q=0, *", "gzip;q=x", "xgzip", ",;,"}) {
     EXPECT_FALSE(accepts_gzip(no)) << no;
   }
 }
 
 TEST(StaticFiles, AnswersPlainOrCompressed) {
   const Site site;
-  EXPECT_EQ(site.ask(request("/")),
-            "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nETag: \"1a\"\r\nVary: Accept-Encoding\r\n"
-            "Cache-Control: no-cache\r\nContent-Security-Policy: default-src 'none'; script-src "
-            "'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
-            "form-action 'none'; frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\n"
-            "Referrer-Policy: no-referrer\r\nCross-Origin-Opener-Policy: same-origin\r\n"
-            "Content-Length: 6\r\n\r\n<html>");
+  EXPECT_EQ(
+      site.ask(request("/")),
+      "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nETag: \"1a\"\r\nVary: Accept-Encoding\r\n"
+      "Cache-Control: no-cache\r\nContent-Security-Policy: default-src 'none'; script-src "
+      "'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+      "form-action 'none'; frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\n"
+      "Referrer-Policy: no-referrer\r\nCross-Origin-Opener-Policy: same-origin\r\n"
+      "Content-Length: 6\r\n\r\n<html>");
   const std::string zipped = site.ask(request("/", "Accept-Encoding: br, gzip\r\n"));
   EXPECT_THAT(zipped, AllOf(HasSubstr("Content-Encoding: gzip\r\n"), HasSubstr("\"1a-gzip\""),
                             EndsWith("\r\n\r\nzipped")));
