@@ -1,5 +1,6 @@
 """`tandem bench`, `compare`, `completion` and what may be left out, from end to end."""
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -120,7 +121,7 @@ def test_compare_writes_the_passes_as_a_time_line(tandem, tmp_path):
         assert {e["tid"] for e in passes} == threads
         for tid in threads:  # a track has one pass at a time
             track = [(e["ts"], e["ts"] + e["dur"]) for e in passes if e["tid"] == tid]
-            assert all(end <= start for (_, end), (start, _) in zip(track, track[1:]))
+            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(track))
 
 
 def test_compare_says_that_a_trace_cannot_be_written(tandem, tmp_path):
