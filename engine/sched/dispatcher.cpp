@@ -8,6 +8,18 @@
 #include "engine/base/status.h"
 
 namespace tandem {
+namespace {
+
+// The number of requests with passes in the batch.
+int requests_of(const DeviceScheduler::LaunchedBatch& batch) {
+  std::vector<RequestId> ids;
+  ids.reserve(batch.flights.size());
+  for (const PassFlight* f : batch.flights) ids.push_back(f->sequence->request());
+  std::ranges::sort(ids);
+  return static_cast<int>(std::ranges::unique(ids).begin() - ids.begin());
+}
+
+}  // namespace
 
 Dispatcher::Dispatcher(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
                        const BatchLimits& limits, bool log_frees, Counter* copied, Done done)
@@ -190,6 +202,7 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
       model.time.observe(rows, seconds(result.busy));
     }
   }
+  int requests = 0;  // in the batch, once counted
   for (size_t i = 0; i < batch->flights.size(); ++i) {
     PassFlight& flight = *batch->flights[i];
     const Work& work = batch->batch.works[i];
@@ -211,6 +224,10 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
     flight.seconds += seconds(result.busy);
     run->accounts().ran(flight.role, rows, result.busy, cost->share(work.run_rows(), rows, works),
                         work.last && !flight.recompute);
+    if (PassRecorder* const recorder = run->recorder()) {
+      if (requests == 0) requests = requests_of(*batch);
+      recorder->ran(&flight, work, {rows, requests, result.busy, now});
+    }
     absorb(flight, work, std::move(result.works[i].readout));
     if (!work.last) continue;
     // As in a request's statistics, recomputation is not counted as a pass of the method.
