@@ -130,3 +130,16 @@ def test_page(results, check):
     if check not in results:
         pytest.skip("not chosen")
     assert results[check]["ok"], results[check]["error"]
+
+
+def test_functions():
+    if not (shutil.which("node") and (MODULES / "esbuild").is_dir()):
+        pytest.skip(f"node or packages in {MODULES} are missing (scripts/setup)")
+    script = ROOT / "tests/client/playground_units.mjs"
+    done = subprocess.run(
+        ["node", script, MODULES, ROOT / "client/web/src"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr

@@ -57,6 +57,7 @@ function App() {
   const [models, setModels] = useState<Model[]>([]);
   const [problem, setProblem] = useState("");
   const [full, setFull] = useState(false);
+  const [session, setSession] = useState(0);
   const [asking, setAsking] = useState<"" | "wanted" | "needed" | "wrong">("");
   useTheme();
 
@@ -112,7 +113,7 @@ function App() {
             {one === "chat" && <Chat models={models} />}
             {one === "compare" && <Compare models={models} />}
             {one === "score" && <Score models={models} />}
-            {one === "server" && <ServerView models={models} shown={view === "server"} />}
+            {one === "server" && <ServerView models={models} shown={view === "server"} session={session} />}
           </div>
         ))}
       </main>
@@ -121,7 +122,9 @@ function App() {
         wrong={asking === "wrong"}
         onClose={(changed) => {
           setAsking("");
-          if (changed) void load();
+          if (!changed) return;
+          setSession(session + 1);
+          void load();
         }}
       />
     </>

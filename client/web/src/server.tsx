@@ -31,7 +31,7 @@ function rates(scrapes: Scrape[], value: (scrape: Scrape) => number): (number | 
   });
 }
 
-function useScrapes(shown: boolean): {scrapes: Scrape[]; problem: string; live: boolean} {
+function useScrapes(shown: boolean, session: number): {scrapes: Scrape[]; problem: string; live: boolean} {
   const [scrapes, setScrapes] = useState<Scrape[]>([]);
   const [problem, setProblem] = useState("");
   const [visible, setVisible] = useState(!document.hidden);
@@ -58,6 +58,7 @@ function useScrapes(shown: boolean): {scrapes: Scrape[]; problem: string; live: 
       } catch (error) {
         if (abort.signal.aborted) return;
         setProblem(error instanceof ApiError && error.status === 404 ? T.server.noMetrics : messageOf(error));
+        if (error instanceof ApiError && error.status === 401) return; // until there is another token
       }
       if (!abort.signal.aborted) timer = window.setTimeout(() => void ask(), Math.max(100, EVERY - (performance.now() - began)));
     };
@@ -66,12 +67,13 @@ function useScrapes(shown: boolean): {scrapes: Scrape[]; problem: string; live: 
       abort.abort();
       window.clearTimeout(timer);
     };
-  }, [live]);
+  }, [live, session]);
   return {scrapes, problem, live};
 }
 
-export function ServerView({models, shown}: {models: Model[]; shown: boolean}) {
-  const {scrapes, problem, live} = useScrapes(shown);
+// `session` changes with the token.
+export function ServerView({models, shown, session}: {models: Model[]; shown: boolean; session: number}) {
+  const {scrapes, problem, live} = useScrapes(shown, session);
   const [release, setRelease] = useState("");
   useEffect(() => {
     if (shown && !release) version().then(setRelease, () => {});
