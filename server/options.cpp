@@ -4,6 +4,7 @@
 #include "engine/base/flags.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "server/http/playground.h"
 
 namespace tandem {
 namespace {
@@ -61,6 +62,11 @@ Flags flags_of(Options* options) {
   flags.toggle("stop-with-stdin",
                "stop as after SIGTERM when standard input ends, for programs that own the\nserver",
                &options->stop_with_stdin);
+  flags.toggle("no-ui",
+               playground_files().empty()
+                   ? "no effect: this build has no playground, as Node.js was missing"
+                   : "do not serve the playground at / of the HTTP API",
+               &options->no_ui);
   flags.toggle("insecure", "allow calls from other machines without TLS", &options->insecure);
   flags.section("Other");
   flags.toggle("check", "check flags, configuration and files, then exit; reads no weights",
@@ -150,6 +156,7 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   if (options.log_level.has_value()) out.server.log_level = *options.log_level;
   if (options.log_format.has_value()) out.server.log_format = *options.log_format;
   if (options.insecure) out.server.insecure = true;
+  if (options.no_ui) out.server.playground = false;
   if (options.grace_seconds.has_value()) {
     out.server.grace =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*options.grace_seconds));

@@ -185,6 +185,7 @@ void RequestFlags::add_to(Flags* flags, bool prompts) {
     const bool in_oneof = field->real_containing_oneof() != nullptr;
     const bool is_message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (in_oneof || (is_message && !field->is_map()) || field->name() == "model") continue;
+    if (field->name() == "trace") continue;  // --set trace=true; `compare` has a file of that name
     const auto described = descriptions().find(field->name());
     const bool known = described != descriptions().end();
     const std::string help = known ? described->second.help : "not supported by this version";

@@ -316,6 +316,7 @@ DeploymentInfo Deployment::info() const {
   info.max_new_tokens = max_new_tokens;
   info.embedding_width = large->embedding.width(large->shape.hidden_size);
   info.has_chat_template = large->chat && large->chat->present();
+  info.sampling = resolve_sampling({}, large->defaults);
   return info;
 }
 

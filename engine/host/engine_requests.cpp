@@ -309,6 +309,10 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
   const int64_t memory_bytes = bytes_of(request) + memory_of(spec, n);
   started.claims->waiting.resize(memory_of(spec, n));
   started.claims->memory.resize(memory_bytes);
+  if (spec.trace) {
+    const absl::Status held = hold(memory_bytes + n * PassTrace::kMostBytes, started.claims.get());
+    if (!held.ok()) return fail(held);
+  }
   started.claims->open.charge(spec.prompt_tokens());
   plan.claims = started.claims;
   auto streams = request_streams(&text, std::move(plan), n, sink, [this] { request_ended(); });

@@ -8,6 +8,18 @@
 #include "engine/base/status.h"
 
 namespace tandem {
+namespace {
+
+// The number of requests with passes in the batch.
+int requests_of(const DeviceScheduler::LaunchedBatch& batch) {
+  std::vector<RequestId> ids;
+  ids.reserve(batch.flights.size());
+  for (const PassFlight* f : batch.flights) ids.push_back(f->sequence->request());
+  std::ranges::sort(ids);
+  return static_cast<int>(std::ranges::unique(ids).begin() - ids.begin());
+}
+
+}  // namespace
 
 Dispatcher::Dispatcher(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
                        const BatchLimits& limits, bool log_frees, Counter* copied, Done done,
@@ -225,6 +237,7 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
       model.time.observe(rows, seconds(result.busy));
     }
   }
+  int requests = 0;  // in the batch, once counted
   for (size_t i = 0; i < batch->flights.size(); ++i) {
     PassFlight& flight = *batch->flights[i];
     const Work& work = batch->batch.works[i];
@@ -239,6 +252,10 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
         run->accounts().ran(flight.role, rows, result.busy,
                             cost->share(work.run_rows(), rows, works),
                             work.last && !flight.recompute);
+        if (PassRecorder* const recorder = run->recorder()) {
+          if (requests == 0) requests = requests_of(*batch);
+          recorder->ran(&flight, work, {rows, requests, result.busy, now});
+        }
       }
       flight.answers->start(
           [this, f = &flight](WorkResult answers) { late_done_(f, std::move(answers)); });
@@ -261,6 +278,10 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
     flight.seconds += seconds(result.busy);
     run->accounts().ran(flight.role, rows, result.busy, cost->share(work.run_rows(), rows, works),
                         work.last && !flight.recompute);
+    if (PassRecorder* const recorder = run->recorder()) {
+      if (requests == 0) requests = requests_of(*batch);
+      recorder->ran(&flight, work, {rows, requests, result.busy, now});
+    }
     answered(flight, work, std::move(result.works[i].readout), &finished);
   }
   scheduler.recycle(std::move(batch));

@@ -37,6 +37,7 @@ struct PassFlight final : Flight {
   int splittable = 0;                    // leading added rows that may run in an earlier chunk
   int outputs = 0;                       // of the whole pass
   int started = 0;                       // added rows in launched chunks
+  int number = 0;                        // among the passes of the sequence, by submission, from 1
   Gate::Pass gate;                       // held while under_way
   std::atomic<bool>* late = nullptr;     // Work::late
   std::unique_ptr<LateAnswers> answers;  // of a chunk, which is under way until they are there
@@ -56,6 +57,12 @@ struct PassFlight final : Flight {
   std::vector<PageId> values;                  // by output: the place of its hidden row; or empty
   std::vector<Work::Embed> embeds;             // by input row
   std::vector<std::pair<int, int>> top_range;  // by output, into readout.ranked, until it is final
+  // Of a traced sequence (pass_trace.h): the batches that have run parts of it.
+  struct Traced {
+    TimePoint begun;
+    int batches = 0;
+    int rows = 0;
+  } traced;
 
   int rows() const { return static_cast<int>(pass.add.size()); }
   int fixed_rows() const { return begun ? 0 : static_cast<int>(frontier.size()); }

@@ -76,6 +76,8 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, LoopServices* loop
   PassFlight* const flight = take_spare();
   if (c->idle()) c->commit_tree();
   flight->id = flight->order = loop->new_ticket_id();
+  flight->number = ++submitted_;
+  flight->traced = {};
   flight->pass = std::move(pass);
   if (mutated(Mutation::kUnmaskSibling)) unmask_siblings(&flight->pass.add);
   flight->done = false;
@@ -145,6 +147,8 @@ void SequencePasses::place_values(PassFlight& flight) {
 
 void SequencePasses::done(PassFlight& flight) {
   --under_way_;
+  if (flight.role == Role::kLarge) last_done_[0] = flight.number;
+  if (flight.role == Role::kSmall) last_done_[1] = flight.number;
   flight.cache->end_pass();
   if (mutated(Mutation::kForgetValueRow)) flight.cache->release_values();
   if (mutated(Mutation::kAcceptSibling) || mutated(Mutation::kEmitPredicted)) spoil_draws(&flight);

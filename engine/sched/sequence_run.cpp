@@ -123,6 +123,7 @@ SequenceEnd SequenceRun::make_end(absl::Status status) const {
   end.prompt_tokens = spec().prompt_tokens();
   end.completion_tokens = parts_.output.emitted();
   end.stats = parts_.accounts.at_end(loop_->now());
+  if (parts_.recorder) end.trace = parts_.recorder->trace();
   const Processors* const processors = spec().warp.processors.get();
   if (processors != nullptr && processors->constraint && end.status.ok()) {
     end.constraint = processors->constraint;

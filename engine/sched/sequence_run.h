@@ -98,6 +98,7 @@ class SequenceRun final {
 
   SequenceAccounts& accounts() { return parts_.accounts; }
   const SequenceAccounts& accounts() const { return parts_.accounts; }
+  PassRecorder* recorder() const { return parts_.recorder.get(); }  // null: no trace is requested
 
   // The end, by its method or its client.
   bool ended() const { return parts_.output.ended(); }

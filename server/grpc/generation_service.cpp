@@ -55,16 +55,14 @@ class CompleteSink final : public Sink {
     }
     if (too_long_) return;
     response_.add(event);
-    const absl::Status fits = call_->hold_answer(response_.bytes());
-    if (fits.ok()) return;
-    too_long_ = true;
-    response_ = {};
-    call_->abort(fits);
+    check_size();
   }
 
   void finished(const Finished& event) override {
     if (too_long_) return;
     response_.add(finished_to_proto(event, first_token_seconds_));
+    if (event.trace) check_size();
+    if (too_long_) return;
     call_->summary.add(event);
     call_->summary.first_token_seconds = first_token_seconds_;
     if (--choices_ == 0) call_->finish(response_.response());
@@ -75,6 +73,14 @@ class CompleteSink final : public Sink {
   }
 
  private:
+  void check_size() {
+    const absl::Status fits = call_->hold_answer(response_.bytes());
+    if (fits.ok()) return;
+    too_long_ = true;
+    response_ = {};
+    call_->abort(fits);
+  }
+
   const Call call_;
   CompleteResponseBuilder response_;
   int64_t choices_;  // not yet finished

@@ -223,6 +223,7 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   out.logprobs = in.logprobs() || in.top_logprobs() > 0;
   out.raw_logprobs = in.raw_logprobs();
   out.include_eos_token = in.include_eos_token();
+  out.trace = in.trace();
   out.raw_text = in.raw_text();
   out.constraint = constraint_from(in, wrong);
   TANDEM_RETURN_IF_ERROR(violations.status());

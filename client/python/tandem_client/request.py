@@ -68,6 +68,7 @@ class Options(TypedDict, total=False):
     top_logprobs: int
     raw_logprobs: bool
     include_eos_token: bool
+    trace: bool
     priority: int
 
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "engine/base/outcome.h"
 #include "engine/base/sampling_params.h"
 #include "engine/base/settings.h"
+#include "engine/sched/pass_trace.h"
 #include "engine/text/answer_parser.h"
 #include "engine/text/grammar.h"
 
@@ -88,7 +90,8 @@ struct GenerateRequest {
   bool raw_logprobs = false;       // before processors
   bool logprobs = false;           // of chosen tokens
   int64_t top_logprobs = 0;
-  int priority = 0;  // larger runs earlier
+  bool trace = false;  // Finished::trace
+  int priority = 0;    // larger runs earlier
   TimePoint deadline = kNever;
 };
 
@@ -100,6 +103,7 @@ struct TokenInfo {
   Provenance provenance;
   std::optional<float> logprob;              // natural log, after processors unless raw_logprobs
   std::vector<std::pair<Token, float>> top;  // best first
+  int pass = 0;  // that made it final (engine/sched/pass_trace.h), from 1; 0: none did
 };
 
 struct Started {
@@ -136,6 +140,7 @@ struct Finished {
   MethodStats stats;
   // Of constrained requests: the text is complete, and not cut off within the constraint.
   std::optional<bool> constraint_satisfied;
+  std::shared_ptr<const PassTrace> trace;  // if the request asks for it
 };
 
 // Receives the events of one request: `started` once, chunks, and `finished` for each choice after
@@ -251,6 +256,8 @@ struct DeploymentInfo {
   int64_t max_new_tokens = 0;
   int embedding_width = 0;
   bool has_chat_template = false;
+  // Of requests: values of all parameters of the table where the request has none.
+  SamplingParams sampling;
 
   // Can it serve any request? An instance of the large model is enough.
   bool available() const {

@@ -214,6 +214,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.top_logprobs = static_cast<int>(std::min<int64_t>(request.top_logprobs, writer.vocab_size));
   spec.logprobs = request.logprobs || request.top_logprobs > 0;
   spec.raw_logprobs = request.raw_logprobs;
+  spec.trace = request.trace;
   spec.priority = request.priority;
   spec.client = request.client;
   spec.salt = deployment.prefix_salt(request.client);

@@ -72,7 +72,7 @@ TEST(RequestFromProto, DefaultsAreLeftToTheEngine) {
                r->sampling.frequency_penalty);
   EXPECT_TRUE(r->sampling.logit_bias.empty() && r->sampling.bad_token_ids.empty());
   EXPECT_FALSE(r->stopping.max_new_tokens || r->stopping.min_new_tokens || r->stopping.time_limit);
-  EXPECT_FALSE(r->raw_logprobs || r->include_eos_token);
+  EXPECT_FALSE(r->raw_logprobs || r->include_eos_token || r->trace);
   EXPECT_TRUE(r->add_special_tokens);
   EXPECT_TRUE(r->skip_special_tokens);
   EXPECT_FALSE(r->logprobs);
@@ -84,7 +84,7 @@ TEST(RequestFromProto, CarriesEveryField) {
       require_contract: CONTRACT_DISTRIBUTION temperature: 0.5 top_k: 3 top_p: 0.25 min_p: 0.125 seed: 11
       typical_p: 0.75 repetition_penalty: 1.25 presence_penalty: -1.5 frequency_penalty: 0.5
       logit_bias { key: 9 value: -2.5 } logit_bias { key: -4 value: 1000 } bad_token_ids: [8, -3]
-      min_new_tokens: 2 raw_logprobs: true include_eos_token: true
+      min_new_tokens: 2 raw_logprobs: true include_eos_token: true trace: true
       max_new_tokens: 7 stop_sequences: "a" stop_sequences: "bc" stop_token_ids: [1, -2]
       include_stop_sequence: true ignore_eos: true time_limit_seconds: 1.5
       skip_special_tokens: false logprobs: true top_logprobs: 4 priority: -5)");
@@ -108,6 +108,7 @@ TEST(RequestFromProto, CarriesEveryField) {
   EXPECT_EQ(r->stopping.min_new_tokens, 2);
   EXPECT_TRUE(r->raw_logprobs);
   EXPECT_TRUE(r->include_eos_token);
+  EXPECT_TRUE(r->trace);
   EXPECT_EQ(r->sampling.seed, 11u);
   EXPECT_EQ(r->stopping.max_new_tokens, 7);
   EXPECT_EQ(r->stopping.stop_sequences, (std::vector<std::string>{"a", "bc"}));
