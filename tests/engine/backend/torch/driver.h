@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -88,6 +89,10 @@ class Driver {
   // Copies all rows of another device's sequence into `to`, which is empty.
   void copy(const Sequence& from, Sequence& to);
   void run_moves() { run(std::span<const Item>{}); }
+  // The bytes of the sequence's pages, as Move::kSave leaves them.
+  std::vector<std::byte> save(const Sequence& s);
+  // A sequence of these pages, with `rows` rows of all layers.
+  Sequence load(std::vector<std::byte> pages, int rows);
 
   static TicketId new_ticket();
 
