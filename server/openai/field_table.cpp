@@ -21,7 +21,8 @@ using enum Origin;
 // scripts/http_fields reads these rows. Order: as in the page.
 constexpr FieldRow kRows[] = {
     // Input.
-    {"model", kBoth, kCode, "", kOpenAi, "A deployment from `/v1/models`."},
+    {"model", kBoth, kCode, "", kOpenAi,
+     "A deployment or adapter from `/v1/models`, or `DEPLOYMENT:ADAPTER`."},
     {"messages", kChat, kCode, "", kOpenAi,
      "Rendered by the chat template of the model. `content` is a string or a list of text parts, "
      "joined by newlines; other parts are refused. The role `developer` becomes `system`. "
@@ -168,7 +169,7 @@ constexpr FieldRow kRows[] = {
     {"n_indent", kBoth, kOnly, "0", kLlama, ""},
     {"t_max_predict_ms", kBoth, kOnly, "0|-1", kLlama, "Use `tandem.time_limit_seconds`."},
     {"response_fields", kBoth, kOnly, "[]", kLlama, ""},
-    {"lora", kBoth, kOnly, "[]", kLlama, ""},
+    {"lora", kBoth, kOnly, "[]", kLlama, "Use `model` or `tandem.adapter`."},
 
     // Without effect on the answer.
     {"user", kBoth, kIgnore, "", kOpenAi, "Clients are identified by their bearer tokens."},

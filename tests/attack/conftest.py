@@ -30,8 +30,8 @@ def attack(start_server, api):
         return target
 
     yield start
-    for target in targets:
-        target.close()
+    statuses = [target.close() for target in targets]
+    assert not any(statuses), f"exit statuses {statuses}"
 
 
 @pytest.fixture
