@@ -12,6 +12,8 @@ tandem_fuzz(gguf ${weights}/fuzz/gguf_fuzz.cpp
   MAX_BYTES 512 RUNS 5000 DEPS tandem::weights)
 tandem_fuzz(adapter ${weights}/fuzz/adapter_fuzz.cpp
   SEEDS ${weights}/fuzz/seeds/adapter/* DICT fuzz/json.dict DEPS tandem::weights)
+tandem_fuzz(lora ${weights}/fuzz/lora_fuzz.cpp
+  SEEDS ${weights}/fuzz/seeds/lora/* DICT fuzz/json.dict DEPS tandem::weights)
 
 set(text engine/text)
 tandem_fuzz(tokenizer ${text}/fuzz/tokenizer_fuzz.cpp

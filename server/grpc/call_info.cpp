@@ -119,6 +119,9 @@ void end_call(ServerState& state, const CallInfo& info, const absl::Status& stat
                       {"model", summary.model, kMaxModelName},
                       {"status", code_name(status.code())},
                       {"seconds", seconds(std::chrono::steady_clock::now() - info.arrived)}};
+  if (!summary.adapter.empty()) {
+    fields.emplace_back("adapter", summary.adapter, kMaxModelName);
+  }
   if (!info.traceparent.empty()) fields.emplace_back("traceparent", info.traceparent);
   if (summary.reason.has_value()) {
     fields.emplace_back("finish_reason", finish_reason_name(*summary.reason));

@@ -68,6 +68,7 @@ void describe_call(const EndedCall& call, Span* span) {
   const CallSummary& summary = call.summary;
   if (!summary.model.empty() && summary.reached_engine) {
     set_attribute("gen_ai.request.model", summary.model, span);
+    if (!summary.adapter.empty()) set_attribute("tandem.adapter", summary.adapter, span);
   }
   if (!summary.reason.has_value()) return;
   add_attribute("gen_ai.response.finish_reasons", span)
