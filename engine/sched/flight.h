@@ -1,6 +1,8 @@
 // A submitted pass in a device queue, and its lowering to Works.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -24,21 +26,24 @@ struct PassFlight final : Flight {
   int turn = 0;           // on the cache, see PassOrder
   int memory_turn = 0;    // on the memory
   RequestId request = 0;  // of the sequence
+  LoraId lora;
   DeviceId device;
   DeviceId memory_device;
   uint64_t order = 0;  // smaller: submitted earlier
   int priority = 0;
 
-  int base = 0;        // cache rows before the pass
-  int past = 0;        // of these, rows that have done stage.to layers
-  int splittable = 0;  // leading added rows that may run in an earlier chunk
-  int outputs = 0;     // of the whole pass
-  int started = 0;     // added rows in launched chunks
-  int number = 0;      // among the passes of the sequence, by submission, from 1
-  Gate::Pass gate;     // held while under_way
+  int base = 0;                          // cache rows before the pass
+  int past = 0;                          // of these, rows that have done stage.to layers
+  int splittable = 0;                    // leading added rows that may run in an earlier chunk
+  int outputs = 0;                       // of the whole pass
+  int started = 0;                       // added rows in launched chunks
+  int number = 0;                        // among the passes of the sequence, by submission, from 1
+  Gate::Pass gate;                       // held while under_way
+  std::atomic<bool>* late = nullptr;     // Work::late
+  std::unique_ptr<LateAnswers> answers;  // of a chunk, which is under way until they are there
   Role role = Role::kLarge;
   bool begun = false;          // a chunk was launched
-  bool under_way = false;      // a chunk is on the device
+  bool under_way = false;      // a chunk is on the device, or its answers are late
   bool leaves_values = false;  // later passes may name its picks, distributions or hidden rows
   bool shared = false;         // these exist still, so it is not reused
   bool recompute = false;      // restores rows that preemption took

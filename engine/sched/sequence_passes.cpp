@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mutation.h"
+#include "engine/sched/sequence_run.h"
 
 namespace tandem {
 namespace {
@@ -61,6 +62,7 @@ PassFlight* SequencePasses::take_spare() {
     fresh->sequence = sequence_;
     fresh->request = id_;
     fresh->priority = priority_;
+    fresh->late = sequence_->late();
     return fresh;
   }
   PassFlight* const flight = spare_.back();
@@ -85,6 +87,8 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, LoopServices* loop
   flight->recompute = purpose == kRecompute;
   flight->cache = c;
   flight->role = caches.role_of(*c, flight->pass.stage.to);
+  flight->lora = caches.lora_of(*c);
+  if (flight->recompute && mutated(Mutation::kRecomputeWithoutLora)) flight->lora = LoraId();
   flight->device = loop->device_of(c->model());
   prepare(*flight);
   if (flight->linked) find_awaited(flight);

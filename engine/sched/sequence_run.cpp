@@ -85,6 +85,11 @@ bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
                              [this](const CastRole& r) { return uses(r.model); });
 }
 
+std::atomic<bool>* SequenceRun::late() {
+  const Processors* const processors = spec().warp.processors.get();
+  return processors != nullptr && processors->constraint ? &late_ : nullptr;
+}
+
 absl::Status SequenceRun::constraint_status() const {
   const Processors* const processors = spec().warp.processors.get();
   if (processors == nullptr || !processors->constraint || !ended()) return absl::OkStatus();

@@ -128,11 +128,12 @@ struct SequenceSpec {
   int extra_rows = 0;
   int priority = 0;  // larger first
   std::string client;
-  std::string salt;               // see prefix_cache
-  TimePoint submitted{};          // arrival of the client's request
-  TimePoint deadline = kNever;    // DEADLINE_EXCEEDED
-  TimePoint time_limit = kNever;  // TIME_LIMIT, with its tokens so far
-  Series* series = nullptr;       // may be null
+  std::string salt;                         // see prefix_cache
+  TimePoint submitted{};                    // arrival of the client's request
+  TimePoint deadline = kNever;              // DEADLINE_EXCEEDED
+  TimePoint time_limit = kNever;            // TIME_LIMIT, with its tokens so far
+  Series* series = nullptr;                 // may be null
+  AdapterSeries* adapter_series = nullptr;  // likewise
 
  private:
   static const std::shared_ptr<const Cast>& no_cast() {

@@ -126,6 +126,7 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
   TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
   TANDEM_ASSIGN_OR_RETURN(ScoreRequest request, score_request_from(message));
+  call->summary.adapter = engine->adapter(request.model, request.adapter);
   request.priority = priority_of(call->info, *engine, request.priority);
   request.request_id = call->info.request_id;
   request.client = call->info.client;

@@ -229,6 +229,12 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
     loaded->set_hidden_size(model.hidden_size);
     loaded->set_batch_invariant(model.batch_invariant);
   }
+  for (const AdapterInfo& adapter : in.adapters) {
+    v1::Adapter* const listed = out.add_adapters();
+    listed->set_name(adapter.name);
+    listed->set_rank(adapter.rank);
+    listed->set_weight_bytes(adapter.bytes);
+  }
   out.mutable_limits()->set_vocab_size(narrow(in.vocab_size));
   out.mutable_limits()->set_context_length(narrow(in.context_length));
   out.mutable_limits()->set_max_new_tokens(narrow(in.max_new_tokens));

@@ -1,13 +1,16 @@
 #include "server/openai/answer.h"
 
+#include <google/protobuf/message.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "server/openai/json_text.h"
 
@@ -109,6 +112,18 @@ std::string members_json(const google::protobuf::Message& message) {
   // Fails only for text that is not UTF-8; names are UTF-8.
   if (!google::protobuf::util::MessageToJsonString(message, &all, options).ok()) all = "{}";
   return all;
+}
+
+// The members of a model object. `parent`: JSON.
+std::string model_object(const std::string& id, const std::string& root, const std::string& parent,
+                         const google::protobuf::Message& details, int64_t created) {
+  return absl::StrCat("{\"id\":", json_string(id), ",\"object\":\"model\",\"created\":", created,
+                      ",\"owned_by\":\"tandem\",\"root\":", json_string(root),
+                      ",\"parent\":", parent, ",\"tandem\":", members_json(details), "}");
+}
+
+std::string full_name(const v1::Model& parent, const v1::Adapter& adapter) {
+  return absl::StrCat(parent.name(), ":", adapter.name());
 }
 
 std::string trace_json(const v1::Trace& trace) {
@@ -345,18 +360,29 @@ std::string Events::end() const {
 std::string Events::error(const std::string& json) { return absl::StrCat("data: ", json, "\n\n"); }
 
 std::string model_json(const v1::Model& model, int64_t created) {
-  return absl::StrCat("{\"id\":", json_string(model.name()),
-                      ",\"object\":\"model\",\"created\":", created,
-                      ",\"owned_by\":\"tandem\",\"tandem\":", members_json(model), "}");
+  return model_object(model.name(), model.name(), "null", model, created);
+}
+
+std::string adapter_json(const std::string& id, const v1::Model& parent, const v1::Adapter& adapter,
+                         int64_t created) {
+  return model_object(id, full_name(parent, adapter), json_string(parent.name()), adapter, created);
 }
 
 std::string models_json(const std::vector<v1::Model>& models, int64_t created) {
-  std::string out = "{\"object\":\"list\",\"data\":[";
-  const char* comma = "";
+  std::map<std::string, int> owners;
   for (const v1::Model& model : models) {
-    absl::StrAppend(&out, std::exchange(comma, ","), model_json(model, created));
+    for (const v1::Adapter& adapter : model.adapters()) ++owners[adapter.name()];
   }
-  return out + "]}";
+  std::vector<std::string> all;
+  for (const v1::Model& model : models) {
+    all.push_back(model_json(model, created));
+    for (const v1::Adapter& adapter : model.adapters()) {
+      const bool known = owners.at(adapter.name()) == 1;
+      all.push_back(adapter_json(known ? adapter.name() : full_name(model, adapter), model, adapter,
+                                 created));
+    }
+  }
+  return absl::StrCat("{\"object\":\"list\",\"data\":[", absl::StrJoin(all, ","), "]}");
 }
 
 }  // namespace tandem::openai

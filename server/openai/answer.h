@@ -126,8 +126,13 @@ class Events {
   std::vector<Choice> choices_;
 };
 
-// `created`: the server's start, in seconds since 1970.
+// Entries of GET /v1/models. `created`: the server's start, in seconds since 1970.
 std::string model_json(const v1::Model& model, int64_t created);
+// An adapter of `parent`; `id` is a name of it in requests.
+std::string adapter_json(const std::string& id, const v1::Model& parent, const v1::Adapter& adapter,
+                         int64_t created);
+// The deployments, each followed by its adapters. The id of an adapter is its name, or
+// "DEPLOYMENT:ADAPTER" if several deployments have the name.
 std::string models_json(const std::vector<v1::Model>& models, int64_t created);
 
 }  // namespace tandem::openai

@@ -391,6 +391,30 @@ TEST(Server, RefusalsHaveDetails) {
   EXPECT_EQ(reason(request), "CONTRACT_NOT_SATISFIABLE");
 }
 
+TEST(Server, AdaptersOfADeployment) {
+  Harness harness("", true, R"(
+    deployments { name: "adapted" large: "fake" adapters { name: "sql" } adapters { name: "law" } })");
+  const auto model = harness.client->model("adapted:law");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->name(), "adapted");
+  ASSERT_EQ(model->adapters_size(), 2);
+  EXPECT_EQ(model->adapters(0).name(), "sql");
+  v1::GenerateRequest request = ask("adapted", "prompt", 12);
+  const Stream base = stream(*harness.client, request);
+  request.set_adapter("law");
+  const Stream law = stream(*harness.client, request);
+  ASSERT_TRUE(base.status.ok() && law.status.ok()) << law.status;
+  EXPECT_NE(law.ids, base.ids);
+  for (const char* name : {"adapted:law", "law"}) {
+    EXPECT_EQ(stream(*harness.client, ask(name, "prompt", 12)).ids, law.ids) << name;
+  }
+  request.set_adapter("lav");
+  const absl::Status unknown = stream(*harness.client, request).status;
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(unknown.message()),
+              testing::HasSubstr("did you mean \"law\"? known: \"sql\", \"law\""));
+}
+
 TEST(Server, UnknownModel) {
   Harness h;
   const Stream s = stream(*h.client, ask("nope", "x", 5));

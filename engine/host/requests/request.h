@@ -68,7 +68,8 @@ struct StoppingFields {
 };
 
 struct GenerateRequest {
-  std::string model;       // deployment name
+  // A deployment, "DEPLOYMENT:ADAPTER", or an adapter that one deployment has (host/target.h).
+  std::string model;
   std::string adapter;     // a LoRA adapter of the deployment; empty: none
   std::string request_id;  // the client's; empty: the engine makes one
   std::string client;      // for fairness and logs: authenticated identity, or peer address
@@ -240,11 +241,17 @@ struct ModelInDeployment {
   int hidden_size = 0;
   bool batch_invariant = false;
 };
+struct AdapterInfo {
+  std::string name;
+  int rank = 0;
+  int64_t bytes = 0;
+};
 struct DeploymentInfo {
   std::string name;
   std::vector<MethodInfo> methods;
   std::string default_method;
   std::vector<ModelInDeployment> models;  // the large one first; replicas one by one
+  std::vector<AdapterInfo> adapters;
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t max_new_tokens = 0;

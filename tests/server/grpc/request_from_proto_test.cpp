@@ -360,17 +360,17 @@ TEST(RequestFromProto, Constraints) {
             "structural_tag");
 }
 
-TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
-  const struct {
-    const char* fields;
-    const char* message;
-  } cases[] = {
-      {"adapter: \"x\"", "adapter: \"x\"; allowed: empty"},
-  };
-  for (const auto& c : cases) {
-    EXPECT_EQ(error(c.fields), std::string(c.message) + " (not offered by this version)")
-        << c.fields;
-  }
+TEST(RequestFromProto, TheEngineKnowsTheAdapters) {
+  v1::GenerateRequest request = proto(kBase);
+  EXPECT_EQ(generate_request_from(request)->adapter, "");
+  request.set_adapter("sql");
+  EXPECT_EQ(generate_request_from(request)->adapter, "sql");
+  v1::ScoreRequest score;
+  score.set_model("m");
+  score.set_text("a");
+  score.set_continuation_text("b");
+  score.set_adapter("sql");
+  EXPECT_EQ(score_request_from(score)->adapter, "sql");
 }
 
 TEST(RequestFromProto, AllErrorsAreReportedAtOnce) {
@@ -379,7 +379,7 @@ TEST(RequestFromProto, AllErrorsAreReportedAtOnce) {
       truncate_prompt_tokens: 0 bild { fallback_threshold: 3 rollback_threshold: -1 window: 65 }
       require_contract: CONTRACT_UNSPECIFIED temperature: 200 top_p: 0 logit_bias { key: 1 value: 1 }
       n: 50 beam { width: 17 length_penalty: 11 } max_new_tokens: 0 stop_sequences: ["a", ""]
-      time_limit_seconds: nan top_logprobs: 21 priority: 101 adapter: "x" regex: "a*")"));
+      time_limit_seconds: nan top_logprobs: 21 priority: 101 regex: "a*")"));
   std::vector<std::string> fields;
   for (const Violation& v : violations_of(refused.status())) fields.push_back(v.field);
   EXPECT_EQ(fields,

@@ -338,6 +338,20 @@ TEST(OpenAiAnswer, ModelsSayWhatTheyOffer) {
   EXPECT_EQ(all["data"], json::array({one, one}));
 }
 
+TEST(OpenAiAnswer, AdaptersAreListedBehindTheirParents) {
+  const auto a =
+      from<v1::Model>("name: 'a' adapters { name: 'sql' rank: 8 } adapters { name: 'law' }");
+  const auto b = from<v1::Model>("name: 'b' adapters { name: 'law' }");
+  const json all = json::parse(models_json({a, b}, 7))["data"];
+  std::vector<std::string> listed;
+  for (const json& m : all) listed.push_back(json({m["id"], m["root"], m["parent"]}).dump());
+  EXPECT_EQ(listed, (std::vector<std::string>{R"(["a","a",null])", R"(["sql","a:sql","a"])",
+                                              R"(["a:law","a:law","a"])", R"(["b","b",null])",
+                                              R"(["b:law","b:law","b"])"}));
+  EXPECT_EQ(all[1]["tandem"]["rank"], 8);
+  EXPECT_EQ(json::parse(adapter_json("sql", a, a.adapters(0), 7)), all[1]);
+}
+
 TEST(OpenAiError, HasOpenAisShapeAndOurMessage) {
   EXPECT_EQ(json::parse(error_json(out_of_range("n", 50, "[1, 16]"), "n: 50; allowed: [1, 16]")),
             json::parse(R"({"error":{"message":"n: 50; allowed: [1, 16]",
@@ -348,6 +362,9 @@ TEST(OpenAiError, HasOpenAisShapeAndOurMessage) {
   const absl::Status no_model = with_reason(absl::NotFoundError("x"), "MODEL_NOT_FOUND");
   EXPECT_EQ(error(no_model)["code"], "model_not_found");
   EXPECT_EQ(error(no_model)["param"], "model");
+  const absl::Status no_adapter = with_reason(absl::NotFoundError("x"), "ADAPTER_NOT_FOUND");
+  EXPECT_EQ(error(no_adapter)["code"], "adapter_not_found");
+  EXPECT_EQ(error(no_adapter)["param"], "tandem.adapter");
   const absl::Status token = with_reason(absl::PermissionDeniedError("x"), "CREDENTIALS_UNKNOWN");
   EXPECT_EQ(error(token)["code"], "invalid_api_key");
   EXPECT_EQ(http_status(token), 401);

@@ -31,9 +31,9 @@ Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int i
 }
 
 Driver::Driver(const ModelConfig& config, PoolSize size, std::shared_ptr<TorchShared> shared,
-               int index)
+               int index, CpuKernels kernels)
     : shared_(std::move(shared)), model_(next_model++) {
-  auto device = TorchDevice::create(test_device(index), shared_);
+  auto device = TorchDevice::create(test_device(index, 1, kernels), shared_);
   EXPECT_TRUE(device.ok()) << device.status();
   device_ = *std::move(device);
   ModelConfig sized = config;
@@ -112,6 +112,7 @@ Work Driver::lower(const Item& item) {
   w.pass = &pass;
   w.ticket = item.ticket != 0 ? item.ticket : new_ticket();
   w.model = s.model;
+  w.lora = s.lora;
   w.cache = s.id;
   if (item.memory != nullptr) {
     w.memory = item.memory->id;
@@ -131,6 +132,7 @@ Work Driver::lower(const Item& item) {
   w.pages = s.pages;
   w.frontier_pages = s.frontier_pages;
   w.embeds = item.embeds;
+  w.late = item.late;
   int out = 0;
   for (size_t r = 0; r < pass.read.size(); ++r) {
     for (size_t i = 0; i < pass.read[r].rows.size(); ++i, ++out) {
@@ -149,6 +151,35 @@ Work Driver::lower(const Item& item) {
   std::fill(s.done.begin() + w.past, s.done.end(), w.to);
   s.done.insert(s.done.end(), static_cast<size_t>(w.count), w.to);
   return w;
+}
+
+std::vector<std::byte> Driver::save(const Sequence& s) {
+  const auto bytes = static_cast<size_t>(shape().page_bytes);
+  std::vector<std::byte> host(s.pages.size() * bytes);
+  for (size_t i = 0; i < s.pages.size(); ++i) {
+    Move& m = moves_.emplace_back();
+    m.kind = Move::kSave;
+    m.from = {s.model, s.pages[i], 0};
+    m.host = host.data() + i * bytes;
+  }
+  run_moves();
+  return host;
+}
+
+Sequence Driver::load(std::vector<std::byte> pages, int rows) {
+  const auto bytes = static_cast<size_t>(shape().page_bytes);
+  Sequence s = sequence();
+  grow(s, rows, /*frontier=*/false);
+  EXPECT_EQ(pages.size(), s.pages.size() * bytes);
+  for (size_t i = 0; i < s.pages.size(); ++i) {
+    Move& m = moves_.emplace_back();
+    m.kind = Move::kLoad;
+    m.to = {s.model, s.pages[i], 0};
+    m.host = pages.data() + i * bytes;
+  }
+  run_moves();
+  s.done.assign(static_cast<size_t>(rows), layers());
+  return s;
 }
 
 BatchResult Driver::launch(const Batch& batch) {
