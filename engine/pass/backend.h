@@ -4,6 +4,7 @@
 // addresses. A backend owns the memory: weights, KV pages, frontier rows and values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -71,7 +72,10 @@ struct ModelShape {
   int64_t frontier_page_bytes = 0;
   // A row's result is bit-identical in any batch. Otherwise nearly equal logits may swap ranks.
   bool batch_invariant = false;
-  std::string fingerprint;       // of its weights; empty: unknown
+  std::string fingerprint;  // of its weights; empty: unknown
+  // What the bytes of a KV page depend on besides weights, configuration and tokens: types, layout,
+  // kernels. Empty: pages cannot be saved.
+  std::string page_format;
   std::vector<HeadShape> heads;  // besides its own
   std::vector<AdapterShape> adapters;
   std::vector<LoraShape> loras;
@@ -101,6 +105,8 @@ struct Move {
   enum Kind : uint8_t {
     kCopy,  // `rows` consecutive slots, layers [0, layers) where store is kKv
     kFree,  // page from.page lost its last owner; for backends that check memory
+    kSave,  // KV page from.page, all rows and layers, to `host`
+    kLoad,  // KV page to.page, all rows and layers, from `host`
   };
   struct Place {
     ModelId model;  // in `from` it may be on another device
@@ -112,6 +118,8 @@ struct Move {
   Place from, to;
   int rows = 1;  // from.slot + rows and to.slot + rows stay within their pages
   int layers = 0;
+  // kSave, kLoad: ModelShape::page_bytes bytes in ModelShape::page_format, until the batch is done.
+  std::byte* host = nullptr;
 };
 
 // A pass, or a chunk of its chain prefix, with physical addresses. Let n = past + frontier.size()

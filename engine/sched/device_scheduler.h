@@ -58,6 +58,7 @@ class DeviceScheduler {
   // The log up to `end` goes with the next batch, if necessary in a batch of its own.
   void flush(uint64_t end) { required_ = std::max(required_, end); }
   uint64_t log_end() const { return flushed_ + moves_.size(); }  // moves logged so far
+  uint64_t launched() const { return flushed_; }                 // of these, with batches
   uint64_t made() const { return made_; }                        // of these, done
   // The log position after the last copy to a page that `moves` read; 0: all are done.
   uint64_t end_of_copies_to(std::span<const Move> moves) const;

@@ -8,6 +8,14 @@
 #include "engine/base/status.h"
 
 namespace tandem {
+namespace {
+
+absl::Status lost_device_error() {
+  return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
+                     "DEVICE_LOST");
+}
+
+}  // namespace
 
 Dispatcher::Dispatcher(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
                        const BatchLimits& limits, bool log_frees, Counter* copied, Done done)
@@ -55,8 +63,7 @@ absl::Status Dispatcher::can_serve(const SequenceSpec& spec) const {
   const auto is_lost = [this](ModelId m) { return lost(device_of(m)); };
   for (const CastRole& role : spec.roles()) {
     if (spec.placed ? is_lost(role.model) : std::ranges::all_of(replicas(role.model), is_lost)) {
-      return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
-                         "DEVICE_LOST");
+      return lost_device_error();
     }
   }
   return absl::OkStatus();
@@ -103,6 +110,45 @@ void Dispatcher::advance_transfers() {
   std::erase_if(transfers_, [](PendingTransfer& t) {
     if (!advance(t)) return false;
     t.transfer->made();
+    return true;
+  });
+}
+
+// Pages need no pins: a page that is released and reused is written by later moves and batches.
+void Dispatcher::read(PageRead read) {
+  ModelPools& from = pools(read.model);
+  DeviceScheduler& scheduler = scheduler_of(from);
+  if (scheduler.lost()) return read.done(lost_device_error());
+  const int64_t bytes = models_[read.model.index()].shape->page_bytes;
+  std::vector<bool> found;
+  for (const PrefixIndex::Name& name : read.pages) {
+    found.push_back(from.prefixes.knows(name));
+    if (found.back()) {
+      Move save;
+      save.kind = Move::kSave;
+      save.from = {read.model, name.page, 0};
+      save.host = read.to;
+      from.moves->push_back(save);
+    }
+    read.to += bytes;
+  }
+  if (std::ranges::find(found, true) == found.end()) return read.done(std::move(found));
+  scheduler.flush(scheduler.log_end());
+  reads_.push_back({&scheduler, scheduler.log_end(), std::move(found), std::move(read.done)});
+}
+
+// A batch of the device has ended, with `status`. The moves of a read are all in one batch, which
+// a lost device may still run if it was launched before.
+void Dispatcher::end_reads(const DeviceScheduler& scheduler, const absl::Status& status) {
+  std::erase_if(reads_, [&](PendingRead& read) {
+    if (read.scheduler != &scheduler) return false;
+    const bool made = scheduler.made() >= read.end;
+    if (!made && !(scheduler.lost() && scheduler.launched() < read.end)) return false;
+    if (status.ok() && made) {
+      read.done(std::move(read.found));
+    } else {
+      read.done(status.ok() ? lost_device_error() : status);
+    }
     return true;
   });
 }
@@ -171,6 +217,7 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
   DeviceScheduler& scheduler = schedulers_[device.index()];
   if (absl::IsResourceExhausted(result.status) && scheduler.retry_smaller(now)) {
     advance_transfers();  // its moves are made
+    end_reads(scheduler, result.status);
     return finished;
   }
   TANDEM_CHECK(!scheduler.oldest_doomed() || !result.status.ok());
@@ -220,6 +267,7 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
   }
   scheduler.recycle(std::move(batch));
   advance_transfers();
+  end_reads(scheduler, result.status);
   return finished;
 }
 

@@ -17,6 +17,7 @@
 #include "engine/sched/batch_cost.h"
 #include "engine/sched/device_scheduler.h"
 #include "engine/sched/metrics.h"
+#include "engine/sched/page_read.h"
 #include "engine/sched/sequence_run.h"
 
 namespace tandem {
@@ -71,6 +72,9 @@ class Dispatcher {
   // Makes its moves when the rows that they read are there. Returns the bytes from other devices.
   int64_t begin(std::shared_ptr<Transfer> transfer);
 
+  // Reads pages with the next batch of their device.
+  void read(PageRead read);
+
   // Launches all batches that can run now. False: none.
   bool launch(TimePoint now);
 
@@ -100,6 +104,7 @@ class Dispatcher {
   };
   static bool advance(PendingTransfer& transfer);
   void advance_transfers();
+  void end_reads(const DeviceScheduler& scheduler, const absl::Status& status);
   DeviceScheduler& scheduler_of(const ModelPools& pools) {
     return schedulers_[device_of(pools.model).index()];
   }
@@ -122,6 +127,13 @@ class Dispatcher {
   std::vector<Model> models_;               // by model
   bool has_replicas_ = false;
   std::vector<PendingTransfer> transfers_;  // oldest first
+  struct PendingRead {
+    const DeviceScheduler* scheduler;
+    uint64_t end;  // log position after its moves
+    std::vector<bool> found;
+    std::function<void(absl::StatusOr<std::vector<bool>>)> done;
+  };
+  std::vector<PendingRead> reads_;  // oldest first
 };
 
 }  // namespace tandem

@@ -71,6 +71,11 @@ void Loop::stop(RequestId id, absl::Status status) {
 void Loop::stop_all(absl::Status status) { inbox_.post(Inbox::Stop{0, std::move(status)}); }
 void Loop::pause(RequestId id) { inbox_.post(Inbox::Pause{id, true}); }
 void Loop::resume(RequestId id) { inbox_.post(Inbox::Pause{id, false}); }
+void Loop::list_prefixes(ModelId model, size_t most,
+                         std::function<void(std::vector<PrefixIndex::SharedPage>)> done) {
+  inbox_.post(Inbox::ListPrefixes{model, most, std::move(done)});
+}
+void Loop::read(PageRead read) { inbox_.post(std::move(read)); }
 void Loop::quit() { inbox_.quit(); }
 
 // --- Steps
@@ -115,6 +120,10 @@ bool Loop::take_inbox() {
       on_stop(*stop);
     } else if (auto* pause = std::get_if<Inbox::Pause>(&m)) {
       on_pause(*pause);
+    } else if (const auto* list = std::get_if<Inbox::ListPrefixes>(&m)) {
+      list->done(dispatcher_.pools(list->model).prefixes.shared(list->most));
+    } else if (auto* read = std::get_if<PageRead>(&m)) {
+      dispatcher_.read(std::move(*read));
     } else {
       on_batch_done(std::move(std::get<Inbox::BatchDone>(m)));
     }

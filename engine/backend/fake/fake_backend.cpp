@@ -4,9 +4,12 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <type_traits>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/status.h"
 #include "engine/pass/rows.h"
@@ -61,7 +64,25 @@ uint64_t digest(const Batch& batch) {
 
 }  // namespace
 
+void FakeMemory::copy_page(const Move& m) {
+  static_assert(std::is_trivially_copyable_v<Slot>);
+  const bool saves = m.kind == Move::kSave;
+  const Move::Place& place = saves ? m.from : m.to;
+  Model& owner = model(place.model);
+  const auto rows = static_cast<size_t>(owner.pool.page_rows);
+  Slot* const slots = owner.kv.data() + place.page.index() * rows;
+  if (saves) {
+    TANDEM_CHECK(owner.memory[place.page.index()] == 0);  // rows of a memory are not saved
+    for (size_t i = 0; i < rows; ++i) TANDEM_CHECK(slots[i].input != 0);
+    std::memcpy(m.host, slots, rows * sizeof(Slot));
+  } else {
+    std::memcpy(slots, m.host, rows * sizeof(Slot));
+    owner.memory[place.page.index()] = 0;
+  }
+}
+
 void FakeMemory::move(const Move& m) {
+  if (m.kind == Move::kSave || m.kind == Move::kLoad) return copy_page(m);
   Model& source = model(m.from.model);
   const auto from = m.from.page.index() * static_cast<size_t>(source.pool.page_rows);
   if (m.kind == Move::kFree && m.store == Store::kValue) {
@@ -121,6 +142,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.shape.frontier_page_bytes =
       static_cast<int64_t>(sizeof(FakeMemory::HiddenRow)) * pool.page_rows;
   m.shape.batch_invariant = true;
+  m.shape.page_format = absl::StrCat("fake ", config.seed, " ", config.vocab_size);
   m.pool = pool;
   m.config = config;
   for (Token t = 0; !config.answers.empty() && t < config.vocab_size; ++t) {

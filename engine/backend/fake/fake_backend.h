@@ -116,6 +116,8 @@ class FakeMemory {
   void move(const Move& m);
 
  private:
+  void copy_page(const Move& m);
+
   std::map<ModelId, Model> models_;
 };
 

@@ -151,6 +151,35 @@ Work Driver::lower(const Item& item) {
   return w;
 }
 
+std::vector<std::byte> Driver::save(const Sequence& s) {
+  const auto bytes = static_cast<size_t>(shape().page_bytes);
+  std::vector<std::byte> host(s.pages.size() * bytes);
+  for (size_t i = 0; i < s.pages.size(); ++i) {
+    Move& m = moves_.emplace_back();
+    m.kind = Move::kSave;
+    m.from = {s.model, s.pages[i], 0};
+    m.host = host.data() + i * bytes;
+  }
+  run_moves();
+  return host;
+}
+
+Sequence Driver::load(std::vector<std::byte> pages, int rows) {
+  const auto bytes = static_cast<size_t>(shape().page_bytes);
+  Sequence s = sequence();
+  grow(s, rows, /*frontier=*/false);
+  EXPECT_EQ(pages.size(), s.pages.size() * bytes);
+  for (size_t i = 0; i < s.pages.size(); ++i) {
+    Move& m = moves_.emplace_back();
+    m.kind = Move::kLoad;
+    m.to = {s.model, s.pages[i], 0};
+    m.host = pages.data() + i * bytes;
+  }
+  run_moves();
+  s.done.assign(static_cast<size_t>(rows), layers());
+  return s;
+}
+
 BatchResult Driver::launch(const Batch& batch) {
   std::promise<BatchResult> done;
   device_->launch(batch, [&](BatchResult r) { done.set_value(std::move(r)); });

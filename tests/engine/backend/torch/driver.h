@@ -4,6 +4,7 @@
 // and slots fails.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -84,6 +85,10 @@ class Driver {
   // Copies all rows of another device's sequence into `to`, which is empty.
   void copy(const Sequence& from, Sequence& to);
   void run_moves() { run(std::span<const Item>{}); }
+  // The bytes of the sequence's pages, as Move::kSave leaves them.
+  std::vector<std::byte> save(const Sequence& s);
+  // A sequence of these pages, with `rows` rows of all layers.
+  Sequence load(std::vector<std::byte> pages, int rows);
 
   static TicketId new_ticket();
 
