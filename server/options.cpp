@@ -53,6 +53,9 @@ Flags flags_of(Options* options) {
   flags.section("Operation (override the file)");
   flags.number("grace-seconds", "SECONDS", "time for streams to finish after SIGTERM (default 30)",
                0, 86400, &options->grace_seconds);
+  flags.text("prefix-store", "FOLDER",
+             "save KV pages of common prompts in FOLDER, and start with them (default none)",
+             &options->prefix_store);
   flags.text("log-level", "LEVEL", "debug, info, warn, error (default info)", &options->log_level);
   flags.text("log-format", "FORMAT", "text, json (default text)", &options->log_format);
   flags.toggle("stop-with-stdin",
@@ -141,6 +144,7 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   if (options.http.has_value()) out.server.http = *options.http;
   if (options.openai.has_value()) out.server.openai = *options.openai;
   if (options.otlp.has_value()) out.server.otlp.endpoint = *options.otlp;
+  if (options.prefix_store.has_value()) out.engine.prefix_store = *options.prefix_store;
   if (options.log_level.has_value()) out.server.log_level = *options.log_level;
   if (options.log_format.has_value()) out.server.log_format = *options.log_format;
   if (options.insecure) out.server.insecure = true;

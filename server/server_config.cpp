@@ -246,6 +246,7 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
   TANDEM_COUNT(max_transport_bytes, kLeastTransportBytes, out.memory_bytes / 2,
                out.max_transport_bytes);
   TANDEM_SECONDS(stuck_seconds, 1.0, 86400.0, out.stuck);
+  TANDEM_SECONDS(prefix_store_seconds, 1.0, 86400.0, out.prefix_store_interval);
   // The engine's configuration reports a value out of range.
   const pb::Limits& limits = file.proto().limits();
   if (const double stalled = limits.stalled_stream_seconds(); stalled > 0 && stalled <= 86400) {

@@ -73,6 +73,7 @@ struct ServerConfig {
   int64_t max_transport_bytes = 1 << 28;                // the part that gRPC counts
   Duration stalled_stream = std::chrono::seconds(600);  // limits.stalled_stream_seconds
   Duration stuck = std::chrono::seconds(120);
+  Duration prefix_store_interval = std::chrono::seconds(300);
 };
 
 // The `server` section of `file`; reads the files that it names.

@@ -183,6 +183,8 @@ struct EngineConfig {
   int text_threads = 1;         // detokenization
   int tokenize_threads = 1;     // tokenization of prompts
   std::string statistics_file;  // engine/host/statistics.h; empty: none
+  std::string prefix_store;     // a folder (engine/host/prefixes/prefix_store.h); empty: none
+  int64_t prefix_store_bytes = int64_t{1} << 30;  // of one file
 };
 
 }  // namespace tandem

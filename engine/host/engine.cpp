@@ -61,6 +61,10 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   for (Deployment& d : deployments) d.grammars = &grammars;
   for (Deployment& d : deployments) d.lost = [this](DeviceId device) { return lost(device); };
   if (!config.statistics_file.empty()) read_statistics();
+  if (!config.prefix_store.empty()) {
+    prefixes = std::make_unique<PrefixStore>(config, by_id);
+    prefixes_read = prefixes->restore(devices->backends(), progress, loop.get());
+  }
   loop_thread = start_thread("the scheduler", [this] { loop->run(); });
   for (const LoadedModel* m : by_id) {
     if (!m->shape.encodes) TANDEM_RETURN_IF_ERROR(warm_up(*m));  // encoders run with their decoders
@@ -242,6 +246,13 @@ absl::Status Engine::save_statistics() {
   return write_statistics(config.statistics_file,
                           collect_statistics(config, impl_->devices->models().all(),
                                              impl_->deployments, impl_->loop.get()));
+}
+
+const absl::Status& Engine::prefixes_read() const { return impl_->prefixes_read; }
+
+absl::StatusOr<SavedPrefixes> Engine::save_prefixes() {
+  if (impl_->prefixes == nullptr) return SavedPrefixes();
+  return impl_->prefixes->save(impl_->loop.get());
 }
 
 void Engine::start_drain() { impl_->draining.store(true); }

@@ -19,6 +19,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
+#include "engine/host/prefixes/saved_prefixes.h"
 #include "engine/host/requests/request.h"
 #include "engine/sched/metrics.h"
 
@@ -109,6 +110,12 @@ class Engine {
   // Stops the engine as its destructor does, then writes EngineConfig::statistics_file, if there is
   // one. No other function may be called after it.
   absl::Status save_statistics();
+
+  // The first error of reading EngineConfig::prefix_store at start.
+  const absl::Status& prefixes_read() const;
+  // Saves the shared prefixes in EngineConfig::prefix_store, if there is one and they have changed.
+  // Blocks until they are on the disk; requests go on. Pages of lost devices are not saved.
+  absl::StatusOr<SavedPrefixes> save_prefixes();
 
   // Written by the loop. Readable at any time.
   const Metrics& metrics() const;

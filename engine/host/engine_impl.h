@@ -19,6 +19,7 @@
 #include "engine/host/deployment.h"
 #include "engine/host/engine.h"
 #include "engine/host/models/models.h"
+#include "engine/host/prefixes/prefix_store.h"
 #include "engine/host/requests/claims.h"
 #include "engine/host/requests/ingress.h"
 #include "engine/host/requests/quotas.h"
@@ -98,6 +99,8 @@ struct Engine::Impl {
   std::unique_ptr<Loop> loop;
   std::thread loop_thread;
   absl::Status statistics_read;
+  std::unique_ptr<PrefixStore> prefixes;  // null: there is none
+  absl::Status prefixes_read;
 
   std::atomic<RequestId> next_id{1};
   std::atomic<bool> draining{false};

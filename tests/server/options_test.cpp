@@ -44,6 +44,9 @@ TEST(Options, FlagsOverrideTheFile) {
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->server.listen, "127.0.0.1:1");
   EXPECT_EQ(plain->server.grace, std::chrono::seconds(5));
+  EXPECT_EQ(plain->engine.prefix_store, "");
+  EXPECT_EQ(configure(*parse_options({"--config", path, "--prefix-store=kv"}))->engine.prefix_store,
+            "kv");
   const auto over = configure(*parse_options(
       {"--config", path, "--listen=127.0.0.1:2", "--http=off", "--grace-seconds=0.5"}));
   EXPECT_EQ(over->server.listen, "127.0.0.1:2");

@@ -123,6 +123,11 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
   if (!in.server().statistics_file().empty()) {
     out.statistics_file = file.resolve(in.server().statistics_file());
   }
+  if (!in.server().prefix_store().empty()) {
+    out.prefix_store = file.resolve(in.server().prefix_store());
+  }
+  TANDEM_NUMBER(ConfigFields(file, "server."), in.server(), prefix_store_bytes, int64_t{1} << 20,
+                int64_t{1} << 40, &out.prefix_store_bytes);
   return out;
 }
 

@@ -246,6 +246,21 @@ TEST_F(ConfigTest, StatisticsFile) {
   EXPECT_EQ(config->statistics_file, "/deploy/learned/m");
 }
 
+TEST_F(ConfigTest, PrefixStore) {
+  const std::string model = "models { name: \"m\" fake {} } ";
+  const auto none = parse_deployment(model, "/deploy/d.textproto");
+  EXPECT_EQ(none->prefix_store, "");
+  EXPECT_EQ(none->prefix_store_bytes, int64_t{1} << 30);
+  const auto config = parse_deployment(
+      model + "server { prefix_store: \"kv\" prefix_store_bytes: 1048577 }", "/deploy/d.textproto");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->prefix_store, "/deploy/kv");
+  EXPECT_EQ(config->prefix_store_bytes, 1048577);
+  const auto small = parse_deployment(model + "server { prefix_store_bytes: 1 }", "f");
+  EXPECT_EQ(small.status().message(),
+            "f:1: server.prefix_store_bytes: 1; allowed: [1048576, 1099511627776]");
+}
+
 // Every format of the schema is one that the parser knows.
 TEST_F(ConfigTest, ToolAndReasoningFormats) {
   const auto* const formats = config::v1::Deployment::ToolFormat_descriptor();
