@@ -28,6 +28,7 @@ struct Options {
   std::optional<std::string> log_level;
   std::optional<std::string> log_format;
   bool insecure = false;
+  bool no_ui = false;
   bool help = false;
   bool version = false;
   bool check = false;

@@ -164,6 +164,7 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
     out.cors_origins.push_back(origin);
   }
   if (in.has_openai_metrics()) out.openai_metrics = in.openai_metrics();
+  if (in.has_ui()) out.playground = in.ui();
   TANDEM_ASSIGN_OR_RETURN(out.otlp, otlp_config(file));
   if (in.has_log_level()) out.log_level = in.log_level();
   if (out.log_level != "debug" && out.log_level != "info" && out.log_level != "warn" &&

@@ -37,6 +37,7 @@ struct ServerConfig {
   std::string openai;                     // empty: off
   std::vector<std::string> cors_origins;  // of pages that may call it; "*": all
   bool openai_metrics = true;             // it serves /metrics too
+  bool playground = true;                 // it serves the web page of this build
   OtlpConfig otlp;
   Duration grace = std::chrono::seconds(30);
   std::string log_level = "info";

@@ -31,6 +31,7 @@ namespace tandem {
 struct PrefixRoot {
   std::string salt;    // of one client, or empty
   AdapterId adapter;   // of the inputs; invalid: none
+  LoraId lora;         // of the layers; invalid: none
   std::string source;  // memories and conditioning (prefix_dependencies()); empty: none
   friend auto operator<=>(const PrefixRoot&, const PrefixRoot&) = default;
 };

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/thread.h"
 #include "engine/decode/autoregressive.h"
@@ -140,18 +138,6 @@ void Engine::Impl::stop() {
   loop_thread.join();
 }
 
-absl::StatusOr<const Deployment*> Engine::Impl::find(absl::string_view name) const {
-  for (const Deployment& d : deployments) {
-    if (d.name == name) return &d;
-  }
-  const std::string known = absl::StrJoin(
-      deployments, ", ",
-      [](std::string* out, const Deployment& d) { absl::StrAppend(out, "\"", d.name, "\""); });
-  return with_reason(
-      absl::NotFoundError(absl::StrCat("model: ", quote_value(name), "; known: ", known)),
-      "MODEL_NOT_FOUND");
-}
-
 void Engine::Impl::stop_running() {
   ingress.stop();
   loop->stop_all(shutting_down());
@@ -190,15 +176,16 @@ void Engine::pause(RequestId id) { impl_->loop->pause(id); }
 void Engine::resume(RequestId id) { impl_->loop->resume(id); }
 
 std::string Engine::token_bytes(absl::string_view model, Token id) const {
-  const auto deployment = impl_->find(model);
-  return deployment.ok() ? (*deployment)->large->tokenizer->token_bytes(id) : "";
+  const auto target = impl_->find(model);
+  return target.ok() ? target->deployment->large->tokenizer->token_bytes(id) : "";
 }
 
 std::function<std::string(Token)> Engine::token_bytes(const GenerateRequest& request) const {
-  const auto found = impl_->find(request.model);
-  if (!found.ok()) return [](Token) { return std::string(); };
-  const Deployment& d = **found;
-  const LoadedModel* const writer = d.answers_in_small_tokens(request) ? d.small : d.large;
+  const auto target = impl_->find(request.model, request.adapter);
+  if (!target.ok()) return [](Token) { return std::string(); };
+  const Deployment& d = *target->deployment;
+  const bool small = d.answers_in_small_tokens(request, target->adapter != nullptr);
+  const LoadedModel* const writer = small ? d.small : d.large;
   return [writer](Token id) { return writer->tokenizer->token_bytes(id); };
 }
 
@@ -208,9 +195,14 @@ std::vector<DeploymentInfo> Engine::deployments() const {
   return infos;
 }
 
-absl::StatusOr<DeploymentInfo> Engine::deployment(absl::string_view name) const {
-  TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, impl_->find(name));
-  return deployment->info();
+absl::StatusOr<DeploymentInfo> Engine::deployment(absl::string_view model) const {
+  TANDEM_ASSIGN_OR_RETURN(const Target target, impl_->find(model));
+  return target.deployment->info();
+}
+
+std::string Engine::adapter(absl::string_view model, absl::string_view adapter) const {
+  const auto target = impl_->find(model, adapter);
+  return target.ok() && target->adapter ? target->adapter->name : "";
 }
 
 std::vector<DeviceInfo> Engine::devices() const {

@@ -85,7 +85,10 @@ class Engine {
   std::function<std::string(Token)> token_bytes(const GenerateRequest& request) const;
 
   std::vector<DeploymentInfo> deployments() const;
-  absl::StatusOr<DeploymentInfo> deployment(absl::string_view name) const;
+  // `model`: as in requests. Of an adapter: its deployment.
+  absl::StatusOr<DeploymentInfo> deployment(absl::string_view model) const;
+  // The adapter of a request with these fields; empty: none, or the fields are wrong.
+  std::string adapter(absl::string_view model, absl::string_view adapter) const;
   std::vector<DeviceInfo> devices() const;
 
   // `lost` is called with the name of each device that fails for good, once, on an engine thread,

@@ -4,6 +4,7 @@
 // addresses. A backend owns the memory: weights, KV pages, frontier rows and values.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -153,6 +154,10 @@ struct Work {
   std::vector<PageId> memory_pages;
   int memory_rows = 0;
   bool last = true;  // the chunk that ends the pass
+  // Of its sequence. True: the answers of a work wait for a constraint (WorkResult::late). The
+  // device sets it. While it is true, the device runs no work of the sequence and answers ABORTED.
+  // The scheduler clears it when no work of the sequence is under way. Null: answers never wait.
+  std::atomic<bool>* late = nullptr;
 
   // For outputs whose processors count tokens (Processors::counts_tokens()); else null and empty.
   // `history` is the input tokens of cache rows [history_begin, n), which covers all rows that
@@ -203,10 +208,31 @@ struct Batch {
   }
 };
 
+struct WorkResult;
+
+// Answers that wait for a constraint: the rows of the work are in its cache.
+class LateAnswers {
+ public:
+  explicit LateAnswers(const Work& work) : work_(work) {}
+  virtual ~LateAnswers() = default;
+  LateAnswers(const LateAnswers&) = delete;
+  LateAnswers& operator=(const LateAnswers&) = delete;
+
+  const Work& work() const { return work_; }
+  // Has the answers computed on another thread, which calls `done` once. Returns at once. This
+  // object and the work's pass stay until then.
+  virtual void start(std::function<void(WorkResult)> done) = 0;
+
+ protected:
+  Work work_;
+};
+
 // The answers of one Work: Readout::row has one entry per Work::outputs, in that order.
 struct WorkResult {
-  absl::Status status;  // of this work only: NaN rows, a bad reference
+  // Of this work only: NaN rows, a bad reference. ABORTED: it has not run (Work::late).
+  absl::Status status;
   Readout readout;
+  std::unique_ptr<LateAnswers> late;  // set: the readout comes later
 };
 
 struct BatchResult {

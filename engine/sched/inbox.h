@@ -1,5 +1,5 @@
-// Messages to the loop from other threads: requests, stops, paused readers, finished batches, and
-// reads of the prefix index.
+// Messages to the loop from other threads: requests, stops, paused readers, finished batches,
+// late answers, and reads of the prefix index.
 //
 // post() and quit() are thread-safe; take() and wait() are for the loop thread.
 #pragma once
@@ -21,6 +21,8 @@
 
 namespace tandem {
 
+struct PassFlight;
+
 class Inbox {
  public:
   using Submit = std::vector<SequenceSpec>;  // a request's choices
@@ -36,12 +38,16 @@ class Inbox {
     DeviceId device;
     BatchResult result;
   };
+  struct LateDone {
+    PassFlight* flight;
+    WorkResult result;
+  };
   struct ListPrefixes {
     ModelId model;
     size_t most;
     std::function<void(std::vector<PrefixIndex::SharedPage>)> done;
   };
-  using Message = std::variant<Submit, Stop, Pause, BatchDone, ListPrefixes, PageRead>;
+  using Message = std::variant<Submit, Stop, Pause, BatchDone, LateDone, ListPrefixes, PageRead>;
 
   // Notifies under the lock: the loop may be destroyed once it has the message.
   void post(Message message) {

@@ -33,11 +33,14 @@ Loop::Loop(LoopOptions options, const Clock* clock, const std::vector<Backend*>&
     : limits_(options.limits),
       clock_(clock),
       metrics_(metrics),
-      dispatcher_(devices, models, full_batches(limits_), options.log_frees,
-                  &metrics->device_copy_bytes,
-                  [this](DeviceId device, BatchResult result) {
-                    inbox_.post(Inbox::BatchDone{device, std::move(result)});
-                  }),
+      dispatcher_(
+          devices, models, full_batches(limits_), options.log_frees, &metrics->device_copy_bytes,
+          [this](DeviceId device, BatchResult result) {
+            inbox_.post(Inbox::BatchDone{device, std::move(result)});
+          },
+          [this](PassFlight* flight, WorkResult result) {
+            inbox_.post(Inbox::LateDone{flight, std::move(result)});
+          }),
       requests_({limits_.fair_prompt_weight, limits_.fair_token_weight, limits_.client_weights},
                 metrics),
       page_queue_(limits_.preemption),
@@ -120,6 +123,8 @@ bool Loop::take_inbox() {
       on_stop(*stop);
     } else if (auto* pause = std::get_if<Inbox::Pause>(&m)) {
       on_pause(*pause);
+    } else if (auto* late = std::get_if<Inbox::LateDone>(&m)) {
+      on_late_done(std::move(*late));
     } else if (const auto* list = std::get_if<Inbox::ListPrefixes>(&m)) {
       list->done(dispatcher_.pools(list->model).prefixes.shared(list->most));
     } else if (auto* read = std::get_if<PageRead>(&m)) {
@@ -311,9 +316,17 @@ void Loop::on_batch_done(Inbox::BatchDone batch) {
   const absl::Status status = batch.result.status;
   const Dispatcher::Finished finished =
       dispatcher_.finish(batch.device, std::move(batch.result), now());
+  take(finished);
+  if (finished.lost) end_all_on(batch.device, status);
+}
+
+void Loop::on_late_done(Inbox::LateDone late) {
+  take(dispatcher_.finish_late(late.flight, std::move(late.result)));
+}
+
+void Loop::take(const Dispatcher::Finished& finished) {
   for (PassFlight* flight : finished.done) finish_flight(*flight);
   for (const auto& [run, failure] : finished.failed) end(run, failure);
-  if (finished.lost) end_all_on(batch.device, status);
 }
 
 void Loop::finish_flight(PassFlight& flight) {

@@ -124,6 +124,8 @@ class Loop final : private LoopServices {
   void on_stop(const Inbox::Stop& stop);
   void on_pause(const Inbox::Pause& pause);
   void on_batch_done(Inbox::BatchDone batch);
+  void on_late_done(Inbox::LateDone late);
+  void take(const Dispatcher::Finished& finished);
   bool fire_timers();
   bool admit();
   void admit(const Admission::Next& next);

@@ -53,6 +53,8 @@ TEST(Options, FlagsOverrideTheFile) {
   EXPECT_EQ(over->server.http, "off");
   EXPECT_EQ(over->server.grace, std::chrono::milliseconds(500));
   EXPECT_EQ(over->server.log_level, "warn");
+  EXPECT_TRUE(over->server.playground);
+  EXPECT_FALSE(configure(*parse_options({"--config", path, "--no-ui"}))->server.playground);
   EXPECT_EQ(over->engine.models[0].name, "m");
   ASSERT_FALSE(plain->engine.devices.empty());
   EXPECT_EQ(plain->engine.devices[0].cpu_target, "");
@@ -64,7 +66,7 @@ TEST(Options, FlagsOverrideTheFile) {
 TEST(Options, HelpNamesEveryFlag) {
   for (const char* flag : {"--config", "--model", "--device", "--dtype", "--cpu-kernels",
                            "--listen", "--http", "--port-file", "--grace-seconds", "--log-level",
-                           "--log-format", "--insecure", "--version", "--openai"}) {
+                           "--log-format", "--insecure", "--version", "--openai", "--no-ui"}) {
     EXPECT_NE(options_help().find(flag), std::string::npos) << flag;
   }
 }

@@ -26,7 +26,7 @@ TEST(ServerConfig, ReadsEveryField) {
       "max_connections_per_host: 12 max_open_calls: 13 max_transport_bytes: 16777216 "
       "stuck_seconds: 14 max_send_bytes: 1025 memory_bytes: 100000000 "
       "max_connection_age_grace_seconds: 15 prefix_store_seconds: 16 trusted_gateways: \"gw\" "
-      "trusted_gateways: \"10.0.0.7\" objectives { key: \"batch\" value: -10 }");
+      "trusted_gateways: \"10.0.0.7\" objectives { key: \"batch\" value: -10 } ui: false");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen, "[::1]:5");
   EXPECT_EQ(config->http, "off");
@@ -46,6 +46,8 @@ TEST(ServerConfig, ReadsEveryField) {
   EXPECT_EQ(config->log_format, "json");
   EXPECT_TRUE(config->insecure);
   EXPECT_EQ(config->openai, "unix:/o");
+  EXPECT_FALSE(config->playground);
+  EXPECT_TRUE(ServerConfig().playground);
   EXPECT_EQ(config->max_connections, 11);
   EXPECT_EQ(config->max_connections_per_host, 12);
   EXPECT_EQ(config->max_open_calls, 13);

@@ -13,6 +13,7 @@
 #include "engine/base/check.h"
 #include "engine/base/status.h"
 #include "engine/pass/rows.h"
+#include "engine/sampling/late_work.h"
 
 namespace tandem {
 namespace {
@@ -58,6 +59,7 @@ uint64_t digest(const Batch& batch) {
   uint64_t sum = 0;
   for (const Work& work : batch.works) {
     for (const PageId page : work.pages) sum = sum * 31 + page.index();
+    sum = sum * 31 + static_cast<uint64_t>(work.lora.value);
   }
   return sum;
 }
@@ -127,8 +129,16 @@ FakeBackend::FakeBackend(FakeMemory* memory, ValueStore* values, const Clock* cl
 
 FakeBackend::~FakeBackend() = default;
 
+const FakeModelConfig& FakeMemory::Model::config_with(LoraId lora) {
+  if (!lora.valid()) return config;
+  const auto known = adapted.find(lora);
+  if (known != adapted.end()) return known->second;
+  return adapted.emplace(lora, fake::with_lora(config, lora)).first->second;
+}
+
 void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModelConfig& config,
-                            const PoolSize& pool, int window) {
+                            const PoolSize& pool, int window,
+                            const std::vector<ExtraConfig>& loras) {
   FakeMemory::Model m;
   m.shape.name = name;
   m.shape.architecture = "fake";
@@ -142,6 +152,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.shape.frontier_page_bytes =
       static_cast<int64_t>(sizeof(FakeMemory::HiddenRow)) * pool.page_rows;
   m.shape.batch_invariant = true;
+  for (const ExtraConfig& lora : loras) m.shape.loras.push_back({lora.name, 1, 0});
   m.shape.page_format = absl::StrCat("fake ", config.seed, " ", config.vocab_size);
   m.pool = pool;
   m.config = config;
@@ -156,7 +167,8 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
 }
 
 int64_t FakeBackend::page_bytes(int page_rows) {
-  return static_cast<int64_t>(sizeof(FakeMemory::Slot)) * page_rows;
+  constexpr int64_t kSlotBytes = 24;  // fixed: budgets do not change with what a slot records
+  return kSlotBytes * page_rows;
 }
 
 const ModelShape& FakeBackend::shape(ModelId model) const { return memory_->model(model).shape; }
@@ -208,6 +220,7 @@ BatchResult FakeBackend::run(const Batch& batch, Fault fault, int64_t traced) {
       const Work& work = batch.works[w];
       result.works.push_back(run(work, nan[w] != 0, traced));
       if (result.works.back().status.ok()) continue;
+      if (absl::IsAborted(result.works.back().status)) continue;  // it has not run
       incomplete_.insert(work.cache);
       failed_tickets_.insert(work.ticket);
     }
@@ -224,8 +237,13 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   FakeMemory::Model& model = memory_->model(work.model);
   const auto page_rows = static_cast<size_t>(model.pool.page_rows);
   const int window = model.shape.window;
+  const FakeModelConfig& config = model.config_with(work.lora);
   const Pass& pass = *work.pass;
   WorkResult result;
+  if (work.late != nullptr && work.late->load()) {
+    result.status = absl::AbortedError("fake device: answers of its sequence are late");
+    return result;
+  }
   if (incomplete_.contains(work.cache) || incomplete_.contains(work.memory)) {
     result.status = absl::InternalError("fake device: an earlier pass on this cache has failed");
     return result;
@@ -253,6 +271,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     if (slot.input == 0) broken(work, row, "a past row was never written, or is freed");
     if (slot.position != row) broken(work, row, "a past row has another position");
     if (slot.layers < work.to) broken(work, row, "a past row has not done all layers");
+    if (slot.lora != work.lora) broken(work, row, "a past row has another LoRA adapter");
     chain = fake::mix(chain, slot.input);
     if (slot.chain != chain) broken(work, row, "a past row belongs to another sequence");
     if (traced < 0) terms[static_cast<size_t>(row)] = fake::seen(slot.input, row);
@@ -283,6 +302,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       const int from = work.frontier[k];
       if (slot.input == 0) broken(work, row, "a frontier row was never written, or is freed");
       if (slot.layers != from) broken(work, row, "a frontier row has done other layers");
+      if (slot.lora != work.lora) broken(work, row, "a frontier row has another LoRA adapter");
       input[k] = slot.input;
       chains[k] = fake::mix(before, slot.input);
       if (slot.chain != chains[k]) broken(work, row, "a frontier row of another sequence");
@@ -297,7 +317,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       }
       input[k] = *added;
       chains[k] = fake::mix(before, input[k]);
-      slot = {input[k], position[k], work.to, chains[k]};
+      slot = {input[k], position[k], work.to, chains[k], work.lora};
     }
     if (work.save_frontier) hidden(row) = {chains[k], work.to};
   }
@@ -319,7 +339,9 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     return fake::scripted(model.config, tokens);
   };
 
+  reader_.prepare(work, position).IgnoreError();  // its reads meet the same error
   reader_.begin(work);
+  std::unique_ptr<LateWork> late;
   std::vector<float> logits(static_cast<size_t>(model.shape.vocab_size));
   std::vector<double> pooled;
   for (const Work::Output& output : work.outputs) {
@@ -335,11 +357,15 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       const bool whole = pass.see == See::kAll;
       const uint64_t row = whole ? fake::mix(chains.back(), chains[run]) : chains[run];
       model.values.at(output.value.index()) = {work.ticket, output.out, row, at};
-      reader_.skip();
+      if (late != nullptr) {
+        late->add({}, 0, -1);
+      } else {
+        reader_.skip();
+      }
       continue;
     }
     if (read.pool) {
-      const std::vector<double> state = fake::state(model.config, chains[run]);
+      const std::vector<double> state = fake::state(config, chains[run]);
       pooled.resize(state.size());
       for (size_t i = 0; i < state.size(); ++i) pooled[i] += state[i];
       reader_.skip();
@@ -359,7 +385,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         }
         for (int p = first_seen; p < work.past; ++p) sum += terms[static_cast<size_t>(p)];
       }
-      fake::logits(model.config, sum, at, logits);
+      fake::logits(config, sum, at, logits);
       // A mask row. Mask rows above it may have run in an earlier chunk.
       int masks = 0;
       uint64_t plain = sum;
@@ -376,7 +402,7 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         std::fill(logits.begin(), logits.end(), 0.0F);
         logits[static_cast<size_t>(token)] = 100;
       } else if (masks > 0) {
-        fake::predict(model.config, sum, plain, position[run] - masks, masks - 1, at, logits);
+        fake::predict(config, sum, plain, position[run] - masks, masks - 1, at, logits);
       }
     } else {
       std::fill(logits.begin(), logits.end(), 0.0F);
@@ -394,8 +420,26 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         next = picked.ok() ? *picked : -1;
       }
     }
+    if (work.late != nullptr && late == nullptr) {
+      const absl::StatusOr<bool> waits = reader_.must_wait(output, position[run]);
+      result.status = waits.status();
+      if (!result.status.ok()) return result;
+      if (*waits) {
+        work.late->store(true);
+        const auto next_output = static_cast<size_t>(&output - work.outputs.data());
+        late = std::make_unique<LateWork>(work, std::move(reader_), next_output);
+      }
+    }
+    if (late != nullptr) {
+      late->add(logits, position[run], next);
+      continue;
+    }
     result.status = reader_.read(output, logits, position[run], next);
     if (!result.status.ok()) return result;
+  }
+  if (late != nullptr) {
+    result.late = std::move(late);
+    return result;
   }
   result.readout = reader_.take();
   result.readout.pooled = std::move(pooled);

@@ -1,10 +1,11 @@
 // A fake device that checks all memory accesses of passes.
 //
 // Every physical slot records what was written to it: the input, its position, the chain of inputs
-// before it, and the layers done. A pass reads its page table as attention would. The process
-// aborts with a message on an unwritten or freed slot, a slot of another sequence, too few layers,
-// a stale frontier row, a wrong position, or a hidden row under another name. It also aborts if a
-// batch changes while the device has it. The rows that are seen determine the answer (model.h).
+// before it, the layers done, and the LoRA adapter. A pass reads its page table as attention would.
+// The process aborts with a message on an unwritten or freed slot, a slot of another sequence or
+// adapter, too few layers, a stale frontier row, a wrong position, or a hidden row under another
+// name. It also aborts if a batch changes while the device has it. The rows that are seen and the
+// adapter determine the answer (model.h).
 //
 // Batches run one after the other. A batch ends `pass_seconds + rows * row_seconds + layers *
 // layer_seconds` after the previous one or its launch. Only then does it change memory and answer,
@@ -41,8 +42,9 @@ class FakeBackend final : public Backend {
   FakeBackend(FakeMemory* memory, ValueStore* values, const Clock* clock, Timer* timer);
   ~FakeBackend() override;
 
+  // loras: LoRA adapters. They need no files: only their names are used, and their order.
   void add_model(ModelId id, const std::string& name, const FakeModelConfig& config,
-                 const PoolSize& pool, int window = 0);
+                 const PoolSize& pool, int window = 0, const std::vector<ExtraConfig>& loras = {});
   // From now on the model answers with the numbers of its batches (trace.h).
   void set_trace(ModelId id, std::unique_ptr<BatchTrace> trace) { traces_[id] = std::move(trace); }
   // Called when a batch is launched.
@@ -87,6 +89,7 @@ class FakeMemory {
     int position = 0;
     int layers = 0;
     uint64_t chain = 0;  // hash of this input and all earlier ones
+    LoraId lora;         // of the pass that wrote it
   };
   struct HiddenRow {
     uint64_t chain = 0;  // 0: unwritten
@@ -102,12 +105,15 @@ class FakeMemory {
     ModelShape shape;
     PoolSize pool;
     FakeModelConfig config;
-    std::map<uint64_t, Token> tokens;  // by token_input(); of models with a script
-    std::vector<Slot> kv;              // [pages * page_rows]
+    std::map<LoraId, FakeModelConfig> adapted;  // fake::with_lora(), of adapters in use
+    std::map<uint64_t, Token> tokens;           // by token_input(); of models with a script
+    std::vector<Slot> kv;                       // [pages * page_rows]
     std::vector<uint64_t>
         memory;  // [pages] hash of the encoder rows that their rows have read; 0: none
     std::vector<HiddenRow> frontier;  // [frontier pages * page_rows]
     std::vector<Value> values;        // [values]
+
+    const FakeModelConfig& config_with(LoraId lora);
   };
 
   Model& model(ModelId id) { return models_.at(id); }

@@ -11,6 +11,12 @@ constexpr int kEndPrintable = 127;
 
 }  // namespace
 
+FakeModelConfig with_lora(const FakeModelConfig& model, LoraId lora) {
+  FakeModelConfig adapted = model;
+  if (lora.valid()) adapted.seed = mix(mix(6, model.seed), lora.index());
+  return adapted;
+}
+
 uint64_t token_input(Token token) { return mix(1, static_cast<uint64_t>(token)); }
 
 uint64_t mask_input(AdapterId adapter, int mask) {

@@ -16,6 +16,9 @@ namespace tandem::fake {
 
 inline constexpr size_t kStateWidth = 8;  // of hidden states
 
+// The model with a LoRA adapter, which answers as a model of another seed; invalid: without.
+FakeModelConfig with_lora(const FakeModelConfig& model, LoraId lora);
+
 // SplitMix64's finalizer.
 inline uint64_t scramble(uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/backend/torch/model/linear.h"
+#include "engine/backend/torch/model/lora.h"
 #include "engine/backend/torch/weights/adapter_file.h"
 
 namespace tandem {
@@ -56,8 +57,9 @@ struct Adapter {
 };
 
 struct ModelExtras {
-  std::vector<EarlyHead> heads;   // by HeadId
-  std::vector<Adapter> adapters;  // by AdapterId
+  std::vector<EarlyHead> heads;    // by HeadId
+  std::vector<Adapter> adapters;   // by AdapterId
+  std::vector<LoraWeights> loras;  // by LoraId
 
   // Loads the file's adapter or head in fp32 (fp64 with fp64 weights). Errors as load_matrix().
   absl::Status add(const AdapterFile& file, WeightStore store);

@@ -16,6 +16,7 @@
 #include "engine/backend/torch/platform.h"
 #include "engine/backend/torch/queue/queue.h"
 #include "engine/backend/torch/shared.h"
+#include "engine/backend/torch/weights/lora_file.h"
 #include "engine/backend/torch/weights/tensor_source.h"
 #include "engine/base/config.h"
 
@@ -48,6 +49,8 @@ struct TorchDevice::Impl {
                             const WeightStore& store);
   absl::Status load_extra(ModelId model, const std::string& name, const ExtraConfig& extra,
                           const DecoderConfig& base, const std::string& fingerprint);
+  absl::Status load_lora(ModelId model, const std::string& name, const ExtraConfig& lora,
+                         const LoraFile& file);
   // Sets what follows from a loaded model.
   void complete(DeviceModel& loaded, int page_rows) const;
   int64_t scratch_pages(const DeviceModel& loaded) const;  // 0: its steps are not replayed

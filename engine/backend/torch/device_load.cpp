@@ -21,6 +21,7 @@
 #include "engine/backend/torch/weights/decoder_layout.h"
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/hf/config.h"
+#include "engine/backend/torch/weights/lora_file.h"
 #include "engine/backend/torch/weights/safetensors/packed_ints.h"
 #include "engine/base/status.h"
 
@@ -74,6 +75,26 @@ std::string loaded_line(const DeviceModel& loaded, const std::string& name,
                          more, seconds(time));
 }
 
+std::string lora_field(const std::string& model, const ExtraConfig& lora) {
+  return absl::StrCat("models[", model, "].loras[", lora.name, "]");
+}
+
+// The files of a model's LoRA adapters, before gigabytes of weights are read.
+absl::StatusOr<std::vector<LoraFile>> open_loras(const ModelConfig& config,
+                                                 const DecoderConfig& base, bool cpu) {
+  std::vector<LoraFile> files;
+  for (const ExtraConfig& lora : config.loras) {
+    const std::string field = lora_field(config.name, lora);
+    if (!cpu) {
+      return out_of_range(field, config.device, "a CPU device: GPUs have no LoRA products yet");
+    }
+    absl::StatusOr<LoraFile> file = LoraFile::open(lora.path, base);
+    if (!file.ok()) return annotate(file.status(), field);
+    files.push_back(*std::move(file));
+  }
+  return files;
+}
+
 const char* packed_products_text(std::optional<bool> value) {
   return !value.has_value() ? "unset" : *value ? "true" : "false";
 }
@@ -119,6 +140,8 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<LayerShard> parts,
       layer_shards(config, first_layers(whole, layers), shards, impl_->platform));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<LoraFile> loras,
+                          open_loras(config, whole, impl_->device.is_cpu()));
   const bool stored =
       config.dtype == DType::kAuto &&
       impl_->platform.prefers_stored(tensors, is_gguf(config.path) || unpacked.has_value());
@@ -140,6 +163,9 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   if (fingerprint.ok()) shape.fingerprint = *std::move(fingerprint);
   for (const ExtraConfig& extra : config.extras) {
     TANDEM_RETURN_IF_ERROR(impl_->load_extra(model, config.name, extra, whole, shape.fingerprint));
+  }
+  for (size_t i = 0; i < loras.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(impl_->load_lora(model, config.name, config.loras[i], loras[i]));
   }
   if (progress && !impl_->peers.empty()) progress(std::exchange(impl_->peers, {}));
   if (progress) {
@@ -184,6 +210,22 @@ absl::Status TorchDevice::Impl::load_extra(ModelId model, const std::string& nam
   shape.foreign = file->foreign;
   shape.aligned = file->aligned;
   loaded.shape.adapters.push_back(std::move(shape));
+  return absl::OkStatus();
+} catch (...) {
+  return caught(name);
+}
+
+absl::Status TorchDevice::Impl::load_lora(ModelId model, const std::string& name,
+                                          const ExtraConfig& lora, const LoraFile& file) try {
+  const c10::InferenceMode inference;
+  DeviceModel& loaded = models[model];
+  absl::StatusOr<LoraWeights> weights =
+      LoraWeights::load(file, loaded.config, loaded.weights->store);
+  if (!weights.ok()) return annotate(weights.status(), lora_field(name, lora));
+  const int64_t bytes = weights->bytes();
+  loaded.extras.loras.push_back(*std::move(weights));
+  loaded.shape.loras.push_back({lora.name, file.rank, bytes});
+  loaded.shape.weight_bytes += bytes;
   return absl::OkStatus();
 } catch (...) {
   return caught(name);

@@ -84,6 +84,7 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   results.resize(batch.works.size());
   build(batch, {});
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
+  reader_.prepare(batch, plan_);
   const std::vector<ReadBlock> blocks = read_blocks(batch);
   set_questions(batch);
   stepped_ = step(batch, blocks);
@@ -334,13 +335,18 @@ void Executor::run_segment(size_t i, at::Tensor& x) {
   const RowView& rows = placed_.views[i];
   const int64_t* const index = placed_.segment_rows[i];
   const Memory& memory = placed_.memories[i];
+  loras_.clear();
+  for (const LoraRows& l : segment.loras) {
+    loras_.push_back(
+        {&extras_.loras[l.lora.index()], l.rows.data(), static_cast<int64_t>(l.rows.size())});
+  }
   if (segment.all) {
-    model_.run(segment.from, segment.to, x, rows, pool_, memory);
+    model_.run(segment.from, segment.to, x, rows, pool_, memory, loras_);
     return;
   }
   at::Tensor& part = part_.rows(rows.rows);
   ops_.copy_rows(part, nullptr, x, index, rows.rows);
-  model_.run(segment.from, segment.to, part, rows, pool_, memory);
+  model_.run(segment.from, segment.to, part, rows, pool_, memory, loras_);
   ops_.copy_rows(x, index, part, nullptr, rows.rows);
 }
 

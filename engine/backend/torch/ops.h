@@ -77,13 +77,20 @@ struct LinearInput {
       : x(residual), norm(n.kind == NormKind::kNone ? nullptr : &n), normed(&scratch) {}
 };
 
+// Numbers that are added to some rows of a product.
+struct AddedRows {
+  at::Tensor sums;               // [n, outs] of type T
+  const int32_t* row = nullptr;  // [rows] a row of `sums`; -1: none
+};
+
 // What follows a product y = x W^T.
 struct Epilogue {
   const at::Tensor& bias;  // [outs], added to y; or undefined
   ProductThen then = ProductThen::kStore;
   Activation activation = Activation::kSilu;  // of kActivate and kGate
-  int64_t first = 0;  // only the first `first` columns of out are needed; 0: all
-  int64_t whole = 0;  // CPU only: but all columns of the first `whole` rows
+  int64_t first = 0;                 // only the first `first` columns of out are needed; 0: all
+  int64_t whole = 0;                 // CPU only: but all columns of the first `whole` rows
+  const AddedRows* added = nullptr;  // CPU only, of kGate: added to y before the gate; null: none
 };
 
 // A matrix in blocks of one type, as Ops::pack_blocks() returns it.

@@ -30,6 +30,11 @@ absl::Status check_pages(std::span<const PageId> pages, int first, int rows, int
   return absl::OkStatus();
 }
 
+absl::Status check_late(const Work& work) {
+  if (work.late == nullptr || !work.late->load()) return absl::OkStatus();
+  return absl::AbortedError("answers of its sequence are late");
+}
+
 absl::Status check_head(const Read& read, int to, const ModelShape& shape) {
   if (read.head == kOwnHead) return absl::OkStatus();
   if (!read.head.valid() || read.head.index() >= shape.heads.size()) {
@@ -69,16 +74,18 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
   save.clear();
   captures.clear();
   heads.clear();
-  reads = pooled = 0;
+  reads = pooled = adapted_rows = 0;
   from_.clear();
   to_.clear();
+  lora_.clear();
   for (size_t i = 0; i < batch.works.size(); ++i) {
     const Work& work = batch.works[i];
     Item& item = items[i];
     item.first_row = rows();
     item.first_read = reads;
     item.first_pooled = pooled;
-    item.status = check(work, shape, pool, memory_of);
+    item.status = check_late(work);
+    if (item.status.ok()) item.status = check(work, shape, pool, memory_of);
     if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of, cached_of);
     if (!item.status.ok()) continue;
     add_rows(work, shape, pool);
@@ -168,6 +175,11 @@ absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSi
     return out_of_range("adapter", pass.adapter.value,
                         shape.adapters.empty() ? "none: no adapter of this model is loaded"
                                                : absl::StrCat("0 to ", shape.adapters.size() - 1));
+  }
+  if (work.lora.valid() && work.lora.index() >= shape.loras.size()) {
+    return out_of_range("lora", work.lora.value,
+                        shape.loras.empty() ? "none: no LoRA adapter of this model is loaded"
+                                            : absl::StrCat("0 to ", shape.loras.size() - 1));
   }
   if (work.to < 1 || work.to > shape.layers) return out_of_bounds("layer", work.to, shape.layers);
   if (work.past < 0 || work.first < 0 || work.count < 0 ||
@@ -353,6 +365,8 @@ void Plan::add_rows(const Work& work, const ModelShape& shape, const PoolSize& p
     columns.slot.push_back(slot_of(work.pages, work.past + j, pool.page_rows));
     from_.push_back(j < work.frontier_rows() ? work.frontier[static_cast<size_t>(j)] : 0);
     to_.push_back(work.to);
+    lora_.push_back(work.lora);
+    adapted_rows += work.lora.valid() ? 1 : 0;
   }
 }
 
@@ -511,6 +525,7 @@ void Plan::cut_segments() {
       if (from_[i] <= s.from && s.to <= to_[i]) s.index.push_back(r);
     }
     if (s.index.empty()) continue;
+    if (adapted_rows > 0) add_loras(s);
     s.all = static_cast<int>(s.index.size()) == rows();
     if (s.all) {
       s.index.clear();
@@ -518,6 +533,16 @@ void Plan::cut_segments() {
       for (const int r : s.index) s.columns.append(columns, r);
     }
     segments.push_back(std::move(s));
+  }
+}
+
+void Plan::add_loras(Segment& s) const {
+  for (size_t i = 0; i < s.index.size(); ++i) {
+    const LoraId lora = lora_[static_cast<size_t>(s.index[i])];
+    if (!lora.valid()) continue;
+    auto group = std::ranges::find(s.loras, lora, &LoraRows::lora);
+    if (group == s.loras.end()) group = s.loras.insert(group, {lora, {}});
+    group->rows.push_back(static_cast<int64_t>(i));
   }
 }
 

@@ -21,13 +21,20 @@
 
 namespace tandem {
 
+// Rows of a segment with one LoRA adapter.
+struct LoraRows {
+  LoraId lora;
+  std::vector<int64_t> rows;  // numbers among the segment's rows, ascending
+};
+
 // Layers [from, to) that the same rows run.
 struct Segment {
   int from = 0;
   int to = 0;
-  bool all = true;             // every batch row runs; else:
-  std::vector<int64_t> index;  // the batch rows that run, ascending
-  RowColumns columns;          // of these rows
+  bool all = true;                   // every batch row runs; else:
+  std::vector<int64_t> index;        // the batch rows that run, ascending
+  RowColumns columns;                // of these rows
+  std::vector<LoraRows> loras = {};  // one per adapter, by their first rows
 };
 
 // Copies row from[i] of one array of hidden states to row to[i] of another.
@@ -125,6 +132,7 @@ class Plan {
   RowCopies save;              // batch row to frontier slot
   std::vector<Segment> segments;  // ascending
   std::vector<Capture> captures;  // ascending, one per `at`
+  int adapted_rows = 0;           // rows with a LoRA adapter
   int reads = 0;                  // head inputs
   int pooled = 0;                 // rows whose states after the last norm are read
   std::vector<HeadReads> heads;   // one per early head
@@ -155,9 +163,11 @@ class Plan {
   void add_frontier(const Work& work, const PoolSize& pool);
   void add_reads(const Work& work, Item& item);
   void cut_segments();
+  void add_loras(Segment& s) const;  // s.index: all rows of the segment
   void cut_reads(const Work& work, size_t w, int most, std::vector<ReadBlock>* blocks) const;
 
   std::vector<int32_t> from_, to_;  // [rows] the layers that a row runs
+  std::vector<LoraId> lora_;        // [rows]
   std::vector<int32_t> borders_;
   // Scratch of one work.
   std::vector<Token> tokens_;                             // by added row

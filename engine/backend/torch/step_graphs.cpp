@@ -60,6 +60,7 @@ bool StepGraphs::can_run(const Plan& plan) {
   const bool only_tokens = plan.replaced.empty() && plan.masks.empty() && plan.embedded.empty();
   const bool moves = plan.load.size() > 0 || plan.save.size() > 0;
   if (!only_tokens || moves || plan.memory.valid() || !plan.heads.empty()) return false;
+  if (plan.adapted_rows > 0) return false;
   if (plan.segments.size() != 1 || plan.captures.size() != 1) return false;
   const Segment& layers = plan.segments.front();
   const Capture& read = plan.captures.front();
@@ -161,7 +162,7 @@ std::function<void()> StepGraphs::work_of(Step step) const {
       token = step.tokens;
     }
     model.embed(x, token, step.rows.position, step.shape.keys - 1);
-    model.run(0, step.shape.layers, x, step.rows, pool, {});
+    model.run(0, step.shape.layers, x, step.rows, pool, {}, {});
     ops.copy_rows(hidden, nullptr, x, step.read, step.shape.reads);
     model.head(logits, hidden, step.shape.ids, 0);
     if (!step.shape.answers) return;

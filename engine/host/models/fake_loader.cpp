@@ -105,7 +105,8 @@ absl::StatusOr<Backend*> FakeLoader::load(const LoadContext& context, const Devi
     FakeModelConfig fake = *m->config.fake;
     TANDEM_RETURN_IF_ERROR(load_template(&fake, m));
     backend->add_model(m->id, m->config.name, fake,
-                       pool_size(m->config.page_rows, (*pages)[i], context.hidden_states_of(*m)));
+                       pool_size(m->config.page_rows, (*pages)[i], context.hidden_states_of(*m)), 0,
+                       m->config.loras);
     if (!fake.trace_file.empty()) {
       TANDEM_ASSIGN_OR_RETURN(auto trace, BatchTrace::open(fake.trace_file));
       backend->set_trace(m->id, std::move(trace));

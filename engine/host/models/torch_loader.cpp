@@ -10,6 +10,7 @@
 #include "engine/backend/torch/weights/hf/config.h"
 #include "engine/backend/torch/weights/hf/embedding_config.h"
 #include "engine/backend/torch/weights/hf/generation_config.h"
+#include "engine/backend/torch/weights/lora_file.h"
 #include "engine/base/status.h"
 #include "engine/host/models/loader.h"
 
@@ -42,7 +43,7 @@ absl::Status load_text(const std::string& path, LoadedModel* model) {
 absl::StatusOr<EmbeddingSettings> load_embedding(const std::string& path, const DecoderConfig& hf) {
   TANDEM_ASSIGN_OR_RETURN(EmbeddingSettings settings, load_embedding_config(path));
   if (!settings.dense.empty() && settings.dense.front().in != hf.hidden_size) {
-    return out_of_range(absl::StrCat(path, "/modules.json: in_features of the first Dense"),
+    return out_of_range(absl::StrCat(path, ": in_features of the first Dense module"),
                         settings.dense.front().in,
                         absl::StrCat(hf.hidden_size, ", the hidden size"));
   }
@@ -110,6 +111,10 @@ absl::Status TorchLoader::check(const ModelConfig& model) const {
   TANDEM_RETURN_IF_ERROR(load_text(model.path, &unused));
   TANDEM_RETURN_IF_ERROR(load_generation_config(model.path).status());
   TANDEM_ASSIGN_OR_RETURN(const DecoderConfig hf, load_hf_config(model.path));
+  for (const ExtraConfig& lora : model.loras) {
+    const absl::Status opened = LoraFile::open(lora.path, hf).status();
+    if (!opened.ok()) return annotate(opened, absl::StrCat("loras[", lora.name, "]"));
+  }
   return load_embedding(model.path, hf).status();
 }
 

@@ -93,11 +93,13 @@ TEST(PrefixIndex, RowsThatAreKnownKeepTheirPage) {
 
 TEST(PrefixIndex, RootsStaySeparate) {
   Fixture f;
-  const PrefixRoot a{"client a", AdapterId(), ""}, b{"client b", AdapterId(), ""};
-  const PrefixRoot adapted{"client a", AdapterId(0), ""}, embedded{"client a", AdapterId(), "x"};
+  const PrefixRoot a{.salt = "client a"}, b{.salt = "client b"};
+  const PrefixRoot adapted{.salt = "client a", .adapter = AdapterId(0)};
+  const PrefixRoot embedded{.salt = "client a", .source = "x"};
+  const PrefixRoot lora{.salt = "client a", .lora = LoraId(0)};
   f.leave({1, 2, 3, 4}, a);
   EXPECT_EQ(f.known({1, 2, 3, 4}, a), 2U);
-  for (const PrefixRoot& other : {b, adapted, embedded, PrefixRoot()}) {
+  for (const PrefixRoot& other : {b, adapted, embedded, lora, PrefixRoot()}) {
     EXPECT_EQ(f.known({1, 2, 3, 4}, other), 0U);
   }
   f.leave({1, 2}, b);

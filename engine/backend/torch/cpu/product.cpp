@@ -73,12 +73,12 @@ TileShape shape_for(const QuantizedMatrix& w) {
 
 template <class O, class A>
 TileTask<O, A> task_of(const PackedMatrix* w, const PreparedRows* x, const A* bias, O* out,
-                       Then then, Activation activation) {
-  return {w, x, bias, out, then, activation};
+                       Then then, Activation activation, const AddedRows<A>* added) {
+  return {w, x, bias, out, then, activation, added};
 }
 QuantTask task_of(const QuantizedMatrix* w, const PreparedRows* x, const float* bias, float* out,
-                  Then then, Activation activation) {
-  return {w, x, bias, out, then, activation};
+                  Then then, Activation activation, const AddedRows<float>* added) {
+  return {w, x, bias, out, then, activation, added};
 }
 
 template <class O, class A, class Matrix>
@@ -95,6 +95,7 @@ struct Call {
   int64_t part;                // groups of rows processed together
   Then then;
   Activation activation;
+  const AddedRows<A>* added;
 
   // first: the first panel of this thread, prefetched on its first call
   const PreparedRows& rows(int64_t first) const {
@@ -111,7 +112,7 @@ struct Call {
   // Tasks [begin, end) of the list (part of the rows, panel), panels varying fastest.
   void operator()(int64_t begin, int64_t end) const {
     const PreparedRows& prepared = rows(begin % panels);
-    const auto task = task_of(weights, &prepared, bias, out, then, activation);
+    const auto task = task_of(weights, &prepared, bias, out, then, activation, added);
     while (begin < end) {
       const int64_t p = begin / panels;
       const int64_t to = std::min(end, (p + 1) * panels);
@@ -131,10 +132,11 @@ struct Call {
 
 template <class O, class A, class Matrix>
 void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Activation activation,
-         int64_t first, int64_t whole) {
+         int64_t first, int64_t whole, const AddedRows<A>* added) {
   TANDEM_CHECK(x.in == w.in());
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
   TANDEM_CHECK(first == 0 || then != Then::kGate);
+  TANDEM_CHECK(added == nullptr || then == Then::kGate);
   const TileShape shape = shape_for(w);
   const int64_t threads = team_size();
   const int64_t wanted = first > 0 ? (first + w.columns() - 1) / w.columns() : w.panels();
@@ -146,8 +148,8 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
   while (parts < groups && panels * parts < 4 * threads) ++parts;
   const int64_t part = (groups + parts - 1) / parts;
   parts = (groups + part - 1) / part;
-  Call<O, A, Matrix> call{out,    bias,   &w,    x,    nullptr, next_call(),
-                          panels, common, whole, part, then,    activation};
+  Call<O, A, Matrix> call{out,    bias,  &w,   x,    nullptr,    next_call(), panels,
+                          common, whole, part, then, activation, added};
   const int64_t tasks = parts * panels;
   if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kMinNanoseconds) {
     return call(0, tasks);
@@ -167,26 +169,30 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
 }  // namespace
 
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
-             Then then, Activation activation, int64_t first, int64_t whole) {
+             Then then, Activation activation, int64_t first, int64_t whole,
+             const AddedRows<float>* added) {
   TANDEM_CHECK(weights.type() != WeightType::kDouble);
-  run(out, x, weights, bias, then, activation, first, whole);
+  run(out, x, weights, bias, then, activation, first, whole, added);
 }
 
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then, Activation activation, int64_t first, int64_t whole) {
+             Then then, Activation activation, int64_t first, int64_t whole,
+             const AddedRows<double>* added) {
   TANDEM_CHECK(weights.type() == WeightType::kDouble);
-  run(out, x, weights, bias, then, activation, first, whole);
+  run(out, x, weights, bias, then, activation, first, whole, added);
 }
 
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then, Activation activation, int64_t first, int64_t whole) {
+             Then then, Activation activation, int64_t first, int64_t whole,
+             const AddedRows<double>* added) {
   TANDEM_CHECK(weights.type() == WeightType::kDouble);
-  run(out, x, weights, bias, then, activation, first, whole);
+  run(out, x, weights, bias, then, activation, first, whole, added);
 }
 
 void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
-             Then then, Activation activation, int64_t first, int64_t whole) {
-  run(out, x, weights, bias, then, activation, first, whole);
+             Then then, Activation activation, int64_t first, int64_t whole,
+             const AddedRows<float>* added) {
+  run(out, x, weights, bias, then, activation, first, whole, added);
 }
 
 }  // namespace tandem::cpu

@@ -30,22 +30,23 @@ namespace tandem::cpu {
 // x.in = weights.in(). bias: [outs] or null. out: [rows, outs], or [rows, outs / 2] if gated.
 // activation: for kGate. first > 0: compute only the first `first` columns, rounded up to whole
 // panels, of the rows from `whole` on; not with kGate. 0: all columns. Other elements may be
-// computed, too. Runs on the calling thread's team (parallel.h).
+// computed, too. added: with kGate, added to the sums before the gate; null: nothing is. Runs on
+// the calling thread's team (parallel.h).
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu, int64_t first = 0,
-             int64_t whole = 0);
+             int64_t whole = 0, const AddedRows<float>* added = nullptr);
 // For weights of type kDouble.
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu, int64_t first = 0,
-             int64_t whole = 0);
+             int64_t whole = 0, const AddedRows<double>* added = nullptr);
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu, int64_t first = 0,
-             int64_t whole = 0);
+             int64_t whole = 0, const AddedRows<double>* added = nullptr);
 
 // Product with quantized weights. REQUIRES: x.in is a multiple of 32. The result has the same bits
 // on all processors with fused multiply-add.
 void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
              Then then = Then::kStore, Activation activation = Activation::kSilu, int64_t first = 0,
-             int64_t whole = 0);
+             int64_t whole = 0, const AddedRows<float>* added = nullptr);
 
 }  // namespace tandem::cpu

@@ -455,8 +455,15 @@ HWY_INLINE void gate(D d, const TileTask<O, A>& t, const A* sums, int64_t row, i
     std::copy_n(t.bias + from, n, some);
     return hn::Load(d, some);
   };
-  const auto a = hn::Add(hn::LoadU(d, sums), biases(first));
-  const auto b = hn::Add(hn::LoadU(d, sums + lanes), biases(width + first));
+  auto a = hn::Add(hn::LoadU(d, sums), biases(first));
+  auto b = hn::Add(hn::LoadU(d, sums + lanes), biases(width + first));
+  if (const A* added = t.added == nullptr ? nullptr : t.added->of(row, 2 * width)) {
+    HWY_ALIGN A some[2 * hn::MaxLanes(D())] = {};
+    std::copy_n(added + first, n, some);
+    std::copy_n(added + width + first, n, some + lanes);
+    a = hn::Add(a, hn::LoadU(d, some));
+    b = hn::Add(b, hn::LoadU(d, some + lanes));
+  }
   const auto gated = hn::Mul(activated(d, a, t.activation), b);
   O* out = t.out + row * width + first;
   if (n == lanes) return store_out(gated, d, out);

@@ -27,6 +27,16 @@ enum class Then : uint8_t {
   kGate,   // out = act(first half of y) * second half of y; weights of Layout::kPairs
 };
 
+// Numbers that are added to some rows of sums before they are gated.
+template <class A>
+struct AddedRows {
+  const A* sums = nullptr;       // [n, outs]
+  const int32_t* row = nullptr;  // [rows] a row of `sums`; -1: none
+
+  // [outs] for a row of the product; null: none
+  const A* of(int64_t r, int64_t outs) const { return row[r] < 0 ? nullptr : sums + row[r] * outs; }
+};
+
 // Arguments of one product. A: float, or double for kDouble. O: float or double.
 template <class O, class A>
 struct TileTask {
@@ -35,7 +45,8 @@ struct TileTask {
   const A* bias;  // [outs] or null
   O* out;         // [rows, outs]; gated: [rows, outs / 2]
   Then then;
-  Activation activation;  // for kGate
+  Activation activation;      // for kGate
+  const AddedRows<A>* added;  // for kGate; null: none
 };
 
 // Computes panels [first_panel, end_panel) for row groups [first_group, end_group).

@@ -280,6 +280,10 @@ void finish(const QuantTask& t, const QuantizedMatrix::Segment& segment, int64_t
       a = hn::Add(a, load_some(t.bias + column, n));
       b = hn::Add(b, load_some(t.bias + width + column, n));
     }
+    if (const float* added = t.added == nullptr ? nullptr : t.added->of(row, outs)) {
+      a = hn::Add(a, load_some(added + column, n));
+      b = hn::Add(b, load_some(added + width + column, n));
+    }
     const auto gated = hn::Mul(activated(d, a, t.activation), b);
     store_some(gated, t.out + row * width + column, n);
   }

@@ -25,7 +25,8 @@ struct QuantTask {
   const float* bias;      // [outs] or null
   float* out;             // [rows, outs]; gated: [rows, outs / 2]
   Then then;
-  Activation activation;  // for kGate
+  Activation activation;          // for kGate
+  const AddedRows<float>* added;  // for kGate; null: none
 };
 
 // Computes panels [first_panel, end_panel) for row groups [first_group, end_group).

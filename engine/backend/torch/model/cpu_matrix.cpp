@@ -76,8 +76,10 @@ class CpuMatrix final : public WeightMatrix {
     if (const Norm* n = input.norm; n != nullptr) {
       rows.norm = {n->kind, data<A>(n->weight), data<A>(n->bias), n->eps};
     }
+    cpu::AddedRows<A> added;
+    if (e.added != nullptr) added = {data<A>(std::as_const(e.added->sums)), e.added->row};
     cpu::product(data<O>(out), rows, matrix_, data<A>(e.bias), then_of(e.then), e.activation,
-                 e.first, e.whole);
+                 e.first, e.whole, e.added == nullptr ? nullptr : &added);
   }
 
   template <class R>

@@ -48,7 +48,7 @@ void Decoder::add_positions(at::Tensor& x, const int32_t* replaced, const int32_
 }
 
 void Decoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
-                  const Memory& memory) {
+                  const Memory& memory, LoraGroups loras) {
   RowView seen = rows;
   const auto set_window = [&](int window) {
     if (!config_.bidirectional) {
@@ -68,7 +68,7 @@ void Decoder::run(int from, int to, at::Tensor& x, const RowView& rows, const Kv
     std::optional<SeenKv> read;
     if (memory.pool != nullptr) read.emplace(SeenKv{memory.rows, kv_of(*memory.pool)});
     runner_.run(i, weights_.layers[layer], weights_.distances, x, {seen, kv_of(pool)},
-                read ? &*read : nullptr);
+                read ? &*read : nullptr, loras);
   }
 }
 

@@ -39,8 +39,8 @@ void Encoder::embed(at::Tensor& x, const int32_t* token, const int32_t* /*positi
 }
 
 void Encoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
-                  const Memory& memory) {
-  TORCH_CHECK(from == 0 && to == geometry_.layers && memory.pool == nullptr,
+                  const Memory& memory, LoraGroups loras) {
+  TORCH_CHECK(from == 0 && to == geometry_.layers && memory.pool == nullptr && loras.empty(),
               "an encoder runs all layers, not ", from, " to ", to, " of ", geometry_.layers);
   // Until the memory is written, the pages of the decoder's first layer hold the keys and values of
   // the encoder's current layer.
@@ -48,7 +48,7 @@ void Encoder::run(int from, int to, at::Tensor& x, const RowView& rows, const Kv
                     pool.layer_values[0]};
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     runner_.run(static_cast<int>(i), weights_.layers[i], weights_.distances, x, {rows, own},
-                nullptr);
+                nullptr, {});
   }
   const Ops& ops = shared_weights_->store.ops();
   at::Tensor& kv_rows = memory_.rows(rows.rows);

@@ -32,7 +32,7 @@ class Encoder final : public Model {
              int max_position) override;
   // Runs all layers of whole passes. x becomes the output of the final norm.
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
-           const Memory& memory) override;
+           const Memory& memory, LoraGroups loras) override;
   // Throws: there is no head.
   void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) override;
   void final_norm(at::Tensor& out, const at::Tensor& hidden) override;

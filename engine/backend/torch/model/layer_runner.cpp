@@ -5,7 +5,7 @@
 namespace tandem {
 
 LayerRunner::LayerRunner(const DecoderConfig& c, const WeightStore& store)
-    : config_(c), ops_(store.ops()) {
+    : config_(c), ops_(store.ops()), lora_(store) {
   const at::ScalarType type = store.rows();
   const at::Device device = store.device;
   scale_ =
@@ -34,28 +34,32 @@ void LayerRunner::reach(int max_position) {
 }
 
 void LayerRunner::run(int i, const DecoderWeights::Layer& l, const DistanceBias& distances,
-                      at::Tensor& x, const SeenKv& own, const SeenKv* memory) {
+                      at::Tensor& x, const SeenKv& own, const SeenKv* memory, LoraGroups loras) {
   const bool local = config_.local_rope && config_.window_of(i) > 0;
-  if (config_.parallel) feed_forward(l, x);
-  attend(l, distances, x, own, local ? local_rope_ : rope_);
+  const Adapted adapted{i, loras};
+  if (config_.parallel) feed_forward(l, x, adapted);
+  attend(l, distances, x, own, local ? local_rope_ : rope_, adapted);
   if (memory != nullptr) attend_memory(l, x, *memory);
-  if (!config_.parallel) feed_forward(l, x);
-  add_output(x, l.down, inner_.rows(x.size(0)), l.mlp_output_norm);
+  if (!config_.parallel) feed_forward(l, x, adapted);
+  add_output(x, l.down, inner_.rows(x.size(0)), l.mlp_output_norm, LoraPart::kDown, adapted);
 }
 
 void LayerRunner::attend(const DecoderWeights::Layer& l, const DistanceBias& distances,
-                         at::Tensor& x, const SeenKv& own, const Rope& rope) {
+                         at::Tensor& x, const SeenKv& own, const Rope& rope,
+                         const Adapted& adapted) {
   const auto& [rows, kv] = own;
   at::Tensor& qkv = qkv_.rows(rows.rows);
   at::Tensor& attended = attended_.rows(rows.rows);
-  l.qkv.into(qkv, {x, l.attention_norm, normed_.rows(rows.rows)});
+  const LinearInput input{x, l.attention_norm, normed_.rows(rows.rows)};
+  l.qkv.into(qkv, input);
+  lora_.add(qkv, input, adapted.groups, adapted.layer, LoraPart::kQkv);
   if (l.q_norm.kind != NormKind::kNone) {
     ops_.norm_heads(qkv, 0, kv.heads, kv.head_dim, l.q_norm);
     ops_.norm_heads(qkv, kv.heads, kv.kv_heads, kv.head_dim, l.k_norm);
   }
   ops_.rope_and_store(qkv, rows, kv, rope);
   ops_.attention(attended, qkv, rows, kv, scale_, distances);
-  add_output(x, l.o, attended, l.attention_output_norm);
+  add_output(x, l.o, attended, l.attention_output_norm, LoraPart::kO, adapted);
 }
 
 void LayerRunner::attend_memory(const DecoderWeights::Layer& l, at::Tensor& x,
@@ -67,22 +71,33 @@ void LayerRunner::attend_memory(const DecoderWeights::Layer& l, at::Tensor& x,
   add_output(x, l.cross_o, attended, Norm());
 }
 
-void LayerRunner::feed_forward(const DecoderWeights::Layer& l, const at::Tensor& x) {
+void LayerRunner::feed_forward(const DecoderWeights::Layer& l, const at::Tensor& x,
+                               const Adapted& adapted) {
   at::Tensor& inner = inner_.rows(x.size(0));
   const Norm& norm = l.mlp_norm.kind == NormKind::kNone ? l.attention_norm : l.mlp_norm;
   const LinearInput input{x, norm, normed_.rows(x.size(0))};
   if (config_.gated) {
-    l.up.gate_into(inner, input, config_.activation, gate_up_);
-  } else {
+    const AddedRows* const added =
+        lora_.sums(input, adapted.groups, adapted.layer, LoraPart::kUp, l.up.outs());
+    l.up.gate_into(inner, input, config_.activation, gate_up_, added);
+  } else if (adapted.groups.empty()) {
     l.up.activate_into(inner, input, config_.activation);
+  } else {
+    l.up.into(inner, input);
+    lora_.add(inner, input, adapted.groups, adapted.layer, LoraPart::kUp);
+    ops_.activate(inner, config_.activation);
   }
 }
 
 void LayerRunner::add_output(at::Tensor& x, const Linear& linear, const at::Tensor& input,
-                             const Norm& norm) {
+                             const Norm& norm, LoraPart part, const Adapted& adapted) {
   at::Tensor& projected = projected_.rows(x.size(0));
-  if (norm.kind == NormKind::kNone) return linear.add_to(x, input, projected);
+  if (norm.kind == NormKind::kNone) {
+    linear.add_to(x, input, projected);
+    return lora_.add(x, input, adapted.groups, adapted.layer, part);
+  }
   linear.into(projected, input);
+  lora_.add(projected, input, adapted.groups, adapted.layer, part);
   ops_.add_norm(x, projected, norm);
 }
 

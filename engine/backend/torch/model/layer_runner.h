@@ -5,6 +5,7 @@
 
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/decoder_weights.h"
+#include "engine/backend/torch/model/lora.h"
 #include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/weights/decoder_config.h"
 
@@ -25,18 +26,24 @@ class LayerRunner {
 
   // Runs layer i with weights l on x, [rows, hidden], in place. own: the cache of its keys and
   // values, and the rows' view of it. memory: the rows' view of an encoder's; null: no
-  // cross-attention.
+  // cross-attention. loras: the rows with LoRA adapters.
   void run(int i, const DecoderWeights::Layer& l, const DistanceBias& distances, at::Tensor& x,
-           const SeenKv& own, const SeenKv* memory);
+           const SeenKv& own, const SeenKv* memory, LoraGroups loras);
 
  private:
+  // The adapters of a layer's rows.
+  struct Adapted {
+    int layer = 0;
+    LoraGroups groups;
+  };
   void attend(const DecoderWeights::Layer& l, const DistanceBias& distances, at::Tensor& x,
-              const SeenKv& own, const Rope& rope);
+              const SeenKv& own, const Rope& rope, const Adapted& adapted);
   void attend_memory(const DecoderWeights::Layer& l, at::Tensor& x, const SeenKv& memory);
   // inner_ = the MLP without its down projection
-  void feed_forward(const DecoderWeights::Layer& l, const at::Tensor& x);
+  void feed_forward(const DecoderWeights::Layer& l, const at::Tensor& x, const Adapted& adapted);
   // x += norm(linear(input))
-  void add_output(at::Tensor& x, const Linear& linear, const at::Tensor& input, const Norm& norm);
+  void add_output(at::Tensor& x, const Linear& linear, const at::Tensor& input, const Norm& norm,
+                  LoraPart part, const Adapted& adapted);
 
   const DecoderConfig config_;
   const Ops& ops_;
@@ -51,6 +58,7 @@ class LayerRunner {
   RowBuffer gate_up_;    // [rows, 2 * intermediate]
   RowBuffer inner_;      // [rows, intermediate]
   RowBuffer projected_;  // [rows, hidden]
+  LoraProducts lora_;
 };
 
 }  // namespace tandem

@@ -58,9 +58,10 @@ void Linear::activate_into(at::Tensor& out, const LinearInput& x, Activation act
 }
 
 void Linear::gate_into(at::Tensor& out, const LinearInput& x, Activation activation,
-                       RowBuffer& scratch) const {
-  matrix_->multiply(out, x, {.bias = bias_, .then = ProductThen::kGate, .activation = activation},
-                    {.pairs = &scratch});
+                       RowBuffer& scratch, const AddedRows* added) const {
+  matrix_->multiply(
+      out, x, {.bias = bias_, .then = ProductThen::kGate, .activation = activation, .added = added},
+      {.pairs = &scratch});
 }
 
 void Linear::pack() {

@@ -38,10 +38,10 @@ class Linear {
   // out = act(x W^T + bias)
   void activate_into(at::Tensor& out, const LinearInput& x, Activation activation) const;
 
-  // out = act(first half of y) * second half of y = x W^T + bias. out: [rows, out / 2]
-  // scratch: [rows, out], not used by the CPU's own products.
-  void gate_into(at::Tensor& out, const LinearInput& x, Activation activation,
-                 RowBuffer& scratch) const;
+  // out = act(first half of y) * second half of y = x W^T + bias + added. out: [rows, out / 2]
+  // scratch: [rows, out], not used by the CPU's own products. added: on CPUs only; null: none
+  void gate_into(at::Tensor& out, const LinearInput& x, Activation activation, RowBuffer& scratch,
+                 const AddedRows* added = nullptr) const;
 
   // to[r] = W[row[r]] if row[r] >= 0. to: [rows, in] of WeightStore::residual()
   void look_up(at::Tensor& to, const int32_t* row) const { matrix_->look_up(to, row); }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "engine/backend/torch/kv_pool.h"
+#include "engine/backend/torch/model/lora.h"
 #include "engine/backend/torch/row_view.h"
 #include "engine/pass/backend.h"
 
@@ -38,9 +39,10 @@ class Model {
   virtual void add_positions(at::Tensor& /*x*/, const int32_t* /*replaced*/,
                              const int32_t* /*position*/) {}
 
-  // Runs layers [from, to) of the rows, in place. Their keys and values go to the pool.
+  // Runs layers [from, to) of the rows, in place. Their keys and values go to the pool. loras: the
+  // rows with LoRA adapters; only decoders on CPUs have any.
   virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
-                   const Memory& memory) = 0;
+                   const Memory& memory, LoraGroups loras) = 0;
 
   // Whether launches of embed(), run() and head() for one number of rows use the same addresses
   // until a buffer grows, so that they can be captured.

@@ -77,11 +77,11 @@ void ShardedDecoder::add_positions(at::Tensor& x, const int32_t* replaced,
 }
 
 void ShardedDecoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
-                         const Memory& memory) {
+                         const Memory& memory, LoraGroups loras) {
   for (Part& part : parts_) {
     const int first = std::max(from, part.begin), end = std::min(to, part.end);
     if (first >= end) continue;
-    part.call([&] { part.decoder->run(first, end, x, rows, pool, memory); });
+    part.call([&] { part.decoder->run(first, end, x, rows, pool, memory, loras); });
   }
 }
 

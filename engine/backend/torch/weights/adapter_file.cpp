@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -127,22 +126,6 @@ std::vector<Wanted> tensors_of(const AdapterFile& file, const DecoderConfig& bas
   return {};
 }
 
-absl::Status check_finite(const std::string& path, const std::string& name,
-                          const TensorView& tensor) {
-  std::vector<float> part(std::min<size_t>(4096, static_cast<size_t>(tensor.elements())));
-  for (int64_t i = 0; i < tensor.elements(); i += static_cast<int64_t>(part.size())) {
-    part.resize(std::min(part.size(), static_cast<size_t>(tensor.elements() - i)));
-    TANDEM_RETURN_IF_ERROR(to_float(tensor, i, part));
-    for (size_t j = 0; j < part.size(); ++j) {
-      if (std::isfinite(part[j])) continue;
-      return out_of_range(
-          absl::StrCat(path, ": tensor ", quote_value(name), "[", i + static_cast<int64_t>(j), "]"),
-          part[j], "finite numbers");
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status check_tensors_of(const AdapterFile& file, const DecoderConfig& base,
                               const std::string& path) {
   const bool prompt =
@@ -164,7 +147,8 @@ absl::Status check_tensors_of(const AdapterFile& file, const DecoderConfig& base
       check_tensors(file.tensors, specs, [](const std::string&) { return false; });
   if (!status.ok()) return status;
   for (const TensorSpec& spec : specs) {
-    TANDEM_RETURN_IF_ERROR(check_finite(path, spec.name, *file.tensors.find(spec.name)));
+    TANDEM_RETURN_IF_ERROR(check_finite(*file.tensors.find(spec.name),
+                                        absl::StrCat(path, ": tensor ", quote_value(spec.name))));
   }
   return absl::OkStatus();
 }

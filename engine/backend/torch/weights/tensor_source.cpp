@@ -1,12 +1,14 @@
 #include "engine/backend/torch/weights/tensor_source.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/backend/torch/weights/convert.h"
 #include "engine/base/quote.h"
+#include "engine/base/status.h"
 
 namespace tandem {
 namespace {
@@ -42,6 +44,20 @@ std::string mismatch(const TensorView& tensor, const std::vector<int64_t>& shape
     return absl::StrCat("dtype ", safe_dtype_name(tensor.dtype), ", expected F64 F32 F16 BF16");
   }
   return "";
+}
+
+absl::Status check_finite(const TensorView& tensor, const std::string& field) {
+  std::vector<float> part(std::min<size_t>(4096, static_cast<size_t>(tensor.elements())));
+  for (int64_t i = 0; i < tensor.elements(); i += static_cast<int64_t>(part.size())) {
+    part.resize(std::min(part.size(), static_cast<size_t>(tensor.elements() - i)));
+    TANDEM_RETURN_IF_ERROR(to_float(tensor, i, part));
+    for (size_t j = 0; j < part.size(); ++j) {
+      if (std::isfinite(part[j])) continue;
+      return out_of_range(absl::StrCat(field, "[", i + static_cast<int64_t>(j), "]"), part[j],
+                          "finite numbers");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status check_tensors(const TensorSource& source, const std::vector<TensorSpec>& specs,

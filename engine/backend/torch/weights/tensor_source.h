@@ -50,6 +50,10 @@ struct TensorSpec {
 // Describes why a tensor is not floating and of this shape; empty: it is.
 std::string mismatch(const TensorView& tensor, const std::vector<int64_t>& shape);
 
+// INVALID_ARGUMENT: an element is NaN or infinite; the message begins with `field` and has its
+// number. REQUIRES: floating
+absl::Status check_finite(const TensorView& tensor, const std::string& field);
+
 // Checks that all `specs` are present with their shape and a floating type, and that there are no
 // other tensors except those with may_ignore(name). INVALID_ARGUMENT lists the first few that are
 // missing, misshapen or unexpected.

@@ -113,6 +113,27 @@ TEST_F(FakeBackendTest, AnswersInClosedForm) {
   EXPECT_EQ(token(run(work(b, 5))), expected({1, 2, 3, 4, 5, 6}));
 }
 
+TEST_F(FakeBackendTest, AdaptersChangeTheAnswerAndTheirRowsAreTheirs) {
+  backend_.add_model(ModelId(1), "tuned", config_, {kPageRows, 8, 8, 4}, 0, {{"a", ""}, {"b", ""}});
+  ASSERT_EQ(backend_.shape(ModelId(1)).loras.size(), 2U);
+  EXPECT_EQ(backend_.shape(ModelId(1)).loras[1].name, "b");
+  const Pass a = pass({1, 2, 3, 4, 5}), b = pass({6});
+  const auto with = [](Work w, LoraId lora) {
+    w.model = ModelId(1);
+    w.lora = lora;
+    return w;
+  };
+  for (const LoraId lora : {LoraId(), LoraId(0), LoraId(1)}) {
+    const FakeModelConfig adapted = fake::with_lora(config_, lora);
+    const auto logits = fake::logits_after(adapted, std::vector<Token>{1, 2, 3, 4, 5, 6}, kLayers);
+    run(with(work(a, 0), lora));
+    EXPECT_EQ(token(run(with(work(b, 5), lora))),
+              std::ranges::max_element(logits) - logits.begin());
+  }
+  EXPECT_DEATH(run(with(work(b, 5), LoraId(0))), "a past row has another LoRA adapter");
+  EXPECT_DEATH(run(with(work(b, 5), LoraId())), "a past row has another LoRA adapter");
+}
+
 TEST_F(FakeBackendTest, APageGoesToTheHostAndBack) {
   const Pass a = pass({1, 2, 3, 4, 5}), b = pass({5, 6}), none = pass({});
   run(work(a, 0));

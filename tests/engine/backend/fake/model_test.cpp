@@ -25,6 +25,17 @@ TEST(FakeModel, EverythingSeenMatters) {
   EXPECT_NE(base, logits_after(other, std::vector<Token>{1, 2, 3}, 4));
 }
 
+TEST(FakeModel, AdaptersAnswerDifferently) {
+  const std::vector<Token> tokens{1, 2, 3};
+  std::set<std::vector<float>> answers;
+  for (const LoraId lora : {LoraId(), LoraId(0), LoraId(1), LoraId(2)}) {
+    answers.insert(logits_after(with_lora(config(), lora), tokens, 4));
+  }
+  EXPECT_EQ(answers.size(), 4U);
+  EXPECT_EQ(logits_after(with_lora(config(), LoraId()), tokens, 4),
+            logits_after(config(), tokens, 4));
+}
+
 TEST(FakeModel, MasksAreNoTokens) {
   std::set<uint64_t> inputs;
   for (int i = 0; i < 100; ++i) {

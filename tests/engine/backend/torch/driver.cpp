@@ -31,9 +31,9 @@ Driver::Driver(const TinyModel& tiny, std::shared_ptr<TorchShared> shared, int i
 }
 
 Driver::Driver(const ModelConfig& config, PoolSize size, std::shared_ptr<TorchShared> shared,
-               int index)
+               int index, CpuKernels kernels)
     : shared_(std::move(shared)), model_(next_model++) {
-  auto device = TorchDevice::create(test_device(index), shared_);
+  auto device = TorchDevice::create(test_device(index, 1, kernels), shared_);
   EXPECT_TRUE(device.ok()) << device.status();
   device_ = *std::move(device);
   ModelConfig sized = config;
@@ -112,6 +112,7 @@ Work Driver::lower(const Item& item) {
   w.pass = &pass;
   w.ticket = item.ticket != 0 ? item.ticket : new_ticket();
   w.model = s.model;
+  w.lora = s.lora;
   w.cache = s.id;
   if (item.memory != nullptr) {
     w.memory = item.memory->id;
@@ -131,6 +132,7 @@ Work Driver::lower(const Item& item) {
   w.pages = s.pages;
   w.frontier_pages = s.frontier_pages;
   w.embeds = item.embeds;
+  w.late = item.late;
   int out = 0;
   for (size_t r = 0; r < pass.read.size(); ++r) {
     for (size_t i = 0; i < pass.read[r].rows.size(); ++i, ++out) {

@@ -4,6 +4,7 @@
 // and slots fails.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -26,6 +27,7 @@ namespace tandem {
 struct Sequence {
   ModelId model;
   CacheId id;
+  LoraId lora;  // of all its rows
   std::vector<PageId> pages, frontier_pages;
   std::vector<int> done;  // layers done, by cache row
 
@@ -41,7 +43,8 @@ class Driver {
                   int threads = 1, CpuKernels kernels = CpuKernels::kOwn);
   explicit Driver(const ModelConfig& config,
                   PoolSize size = {.page_rows = 4, .pages = 200, .frontier_pages = 50},
-                  std::shared_ptr<TorchShared> shared = test_shared(), int index = 0);
+                  std::shared_ptr<TorchShared> shared = test_shared(), int index = 0,
+                  CpuKernels kernels = CpuKernels::kOwn);
   // Of a Hugging Face directory.
   explicit Driver(const std::string& directory, int page_rows = 16, int64_t pages = 400);
 
@@ -67,6 +70,7 @@ class Driver {
     int first_value = 0;  // hidden output o goes to place first_value + o of the pool
     std::vector<Work::Embed> embeds = {};  // where its kEmbed rows lie
     const Sequence* memory = nullptr;
+    std::atomic<bool>* late = nullptr;
   };
   // All in one batch, so of one model, with the moves that wait. results: by item.
   std::vector<WorkResult> run(std::span<const Item> items);

@@ -78,7 +78,7 @@ TEST_P(Logits, OfAllPositionsEqualTransformers) {
     at::Tensor x = at::empty({n, config->hidden_size}, at::kFloat);
     at::Tensor logits = at::empty({n, config->vocab_size}, at::kFloat);
     model.embed(x, prompt.data(), rows.position, n - 1);
-    model.run(0, config->layers, x, rows, pool, {});
+    model.run(0, config->layers, x, rows, pool, {}, {});
     model.head(logits, x, config->vocab_size, 0);
     const auto want = golden.rows(tensor);
     const float* got = logits.mutable_data_ptr<float>();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/backend/torch/step_graphs.h"
 #include "tests/engine/backend/torch/driver.h"
 #include "tests/engine/pass/page_table.h"
 
@@ -160,6 +161,48 @@ TEST_F(PlanTest, SegmentsFollowFrontiersAndReads) {
   EXPECT_EQ(plan.captures[0].at, 6);
   EXPECT_EQ(plan.captures[1].at, 8);
   EXPECT_EQ(plan.reads, 2);
+}
+
+// Numbers of rows are the segment's.
+TEST_F(PlanTest, RowsOfAnAdapterAreGroupedBySegment) {
+  shape.loras = {{"a", 1, 0}, {"b", 1, 0}};
+  const Pass pass = chain_pass(8, std::vector<Token>{1, 2});
+  const Pass lower = chain_pass(4, std::vector<Token>{3});
+  std::vector<Work> works{work(pass, 0), work(lower, 0), work(pass, 0), work(pass, 0),
+                          work(pass, 0)};
+  works[0].lora = LoraId(1);
+  works[1].lora = LoraId(0);
+  works[3].lora = LoraId(1);
+  works[4].lora = LoraId(2);
+  build(works);
+  EXPECT_EQ(plan.items[4].status.message(), "lora: 2; allowed: 0 to 1");
+  EXPECT_EQ(plan.adapted_rows, 5);
+  using Numbers = std::vector<int64_t>;
+  ASSERT_EQ(plan.segments.size(), 2u);
+  const std::vector<LoraRows>& first = plan.segments[0].loras;
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_EQ(first[0].lora, LoraId(1));
+  EXPECT_EQ(first[0].rows, (Numbers{0, 1, 5, 6}));
+  EXPECT_EQ(first[1].lora, LoraId(0));
+  EXPECT_EQ(first[1].rows, (Numbers{2}));
+  const std::vector<LoraRows>& second = plan.segments[1].loras;
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].rows, (Numbers{0, 1, 4, 5}));
+}
+
+TEST_F(PlanTest, StepsWithAdaptersAreNotReplayed) {
+  shape.loras = {{"a", 1, 0}};
+  Pass pass = chain_pass(8, std::vector<Token>{1, 2});
+  pass.reading({.rows = {1}, .draw = true});
+  Work w = work(pass, 0);
+  w.outputs.push_back({0, 0, 1, 0, PageId()});
+  build({w});
+  EXPECT_EQ(plan.adapted_rows, 0);
+  EXPECT_TRUE(plan.segments[0].loras.empty());
+  EXPECT_TRUE(StepGraphs::can_run(plan));
+  w.lora = LoraId(0);
+  build({w});
+  EXPECT_FALSE(StepGraphs::can_run(plan));
 }
 
 TEST_F(PlanTest, InvalidPagesAreInternalAndFailAlone) {

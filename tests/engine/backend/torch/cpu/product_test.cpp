@@ -36,6 +36,8 @@ struct More {
   double before = -1;  // initial value of the output
   Activation activation = Activation::kSilu;
   int64_t first = 0, whole = 0;
+  const std::vector<double>* added = nullptr;  // with added_row: rows to add before a gate
+  std::vector<int32_t> added_row = {};
 };
 
 double activated(double x, Activation kind) {
@@ -63,12 +65,15 @@ std::vector<O> product(const PackedMatrix& w, const std::vector<double>& x, int6
       return v != nullptr ? as<A>(*v) : std::vector<A>();
     };
     const auto bias = numbers(more.bias), norm = numbers(more.norm), from = numbers(&x);
+    const auto sums = numbers(more.added);
+    const cpu::AddedRows<A> added{sums.data(), more.added_row.data()};
     const auto data = [](const std::vector<A>& v) { return v.empty() ? nullptr : v.data(); };
     const auto norm_of = [&](const std::vector<A>& v) {
       return v.empty() ? Norm<A>{} : Norm<A>{NormKind::kRms, v.data(), nullptr, more.eps};
     };
     cpu::product(out.data(), Rows<A>{from.data(), rows, w.in(), norm_of(norm)}, w, data(bias),
-                 more.then, more.activation, more.first, more.whole);
+                 more.then, more.activation, more.first, more.whole,
+                 more.added == nullptr ? nullptr : &added);
   };
   if (w.type() == WeightType::kDouble) {
     run(double{});
@@ -301,6 +306,49 @@ TEST_P(ProductOn, GatesTheSecondHalfByTheFirst) {
           }
         }
       }
+    }
+  }
+}
+
+// Rows without an addition keep their bits; the others are gated after it.
+TEST_P(ProductOn, AddsToSomeRowsBeforeTheGate) {
+  for (const Shape s : {Shape{2, 3}, {32, 16}, {70, 513}, {130, 1200}}) {
+    const auto numbers = random_numbers(s.outs * s.in, 41);
+    const TestMatrix pairs(type(), s.outs, s.in, numbers, Layout::kPairs);
+    const TestMatrix plain(type(), s.outs, s.in, numbers);
+    const auto bias = as<double>(as<float>(random_numbers(s.outs, 42)));
+    const int64_t half = s.outs / 2;
+    for (const int threads : {1, 3}) {
+      cpu::set_team_size(threads);
+      for (const int64_t rows : {1, 2, 5, 31}) {
+        const auto x = as<double>(as<float>(random_numbers(rows * s.in, 43)));
+        const auto added = as<double>(as<float>(random_numbers(rows * s.outs, 44)));
+        More more{.bias = &bias, .then = Then::kGate};
+        const auto without = product<float>(pairs.packed, x, rows, more);
+        more.added = &added;
+        for (int64_t r = 0; r < rows; ++r) {
+          more.added_row.push_back(r % 3 == 1 ? -1 : static_cast<int32_t>(rows - 1 - r));
+        }
+        const auto got = product<float>(pairs.packed, x, rows, more);
+        const auto both = product<float>(plain.packed, x, rows, {.bias = &bias});
+        for (int64_t i = 0; i < rows * half; ++i) {
+          const int64_t row = i / half, column = i % half;
+          const int32_t from = more.added_row[static_cast<size_t>(row)];
+          if (from < 0) {
+            ASSERT_EQ(got[static_cast<size_t>(i)], without[static_cast<size_t>(i)]) << i;
+            continue;
+          }
+          const auto sum = [&](int64_t c) {
+            return static_cast<double>(both[static_cast<size_t>(row * s.outs + c)]) +
+                   added[static_cast<size_t>(from * s.outs + c)];
+          };
+          const double gate = sum(column), up = sum(half + column);
+          const double slack = 1e-5 * (1 + std::abs(gate)) * (1 + std::abs(up));
+          ASSERT_NEAR(got[static_cast<size_t>(i)], activated(gate, Activation::kSilu) * up, slack)
+              << i;
+        }
+      }
+      cpu::set_team_size(1);
     }
   }
 }

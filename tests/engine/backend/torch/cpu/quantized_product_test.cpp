@@ -266,6 +266,38 @@ TEST_F(QuantizedProduct, GatesTheSecondHalfWithTheFirst) {
   }
 }
 
+TEST_F(QuantizedProduct, AddsToSomeRowsBeforeTheGate) {
+  const int64_t width = 40, in = 64, rows = 5;
+  const Weights w = random_weights({{kTypes[1], width}, {kTypes[1], width}}, in, Layout::kPairs);
+  const std::vector<float> x = random_rows(rows * in), bias = random_rows(2 * width, 2);
+  const std::vector<float> sums = random_rows(2 * 2 * width, 3);
+  const std::vector<int32_t> row{-1, 1, -1, -1, 0};
+  const AddedRows<float> added{sums.data(), row.data()};
+  const std::vector<double> numbers = rounded(x);
+  const std::vector<float> without = product_of(w.matrix, x, rows, Then::kGate, bias.data());
+  std::vector<float> out(without.size());
+  product(out.data(), Rows<float>{.x = x.data(), .rows = rows, .in = in}, w.matrix, bias.data(),
+          Then::kGate, Activation::kSilu, 0, 0, &added);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t from = row[static_cast<size_t>(r)];
+    for (int64_t o = 0; o < width; ++o) {
+      const float got = out[static_cast<size_t>(r * width + o)];
+      if (from < 0) {
+        EXPECT_EQ(got, without[static_cast<size_t>(r * width + o)]);
+        continue;
+      }
+      const Expected a = reference(w, numbers, r, o), b = reference(w, numbers, r, width + o);
+      const auto more = [&](int64_t c) {
+        return static_cast<double>(bias[static_cast<size_t>(c)]) +
+               static_cast<double>(sums[static_cast<size_t>(from * 2 * width + c)]);
+      };
+      const double gate = a.value + more(o), up = b.value + more(width + o);
+      const double expected = gate / (1 + std::exp(-gate)) * up;
+      EXPECT_NEAR(got, expected, 2e-5 * (std::abs(expected) + a.size + b.size));
+    }
+  }
+}
+
 TEST_F(QuantizedProduct, NonFiniteValuesStayInTheirRow) {
   const int64_t in = 64;
   const Weights w = random_weights({{kTypes[0], 32}}, in);

@@ -1,0 +1,99 @@
+// LoRA adapters of a decoder: low-rank additions y += scale * B (A x) to its linear layers, for
+// those rows of a batch that have an adapter.
+//
+// Rows of one adapter are gathered for products with its A and B. These are fp32 (fp64 with fp64
+// weights) for any type of the base weights. An addition is the last summand of a number, so rows
+// without an adapter keep their bits. On CPUs (cpu/product.h) a row's addition depends on that row
+// and its adapter alone. CPU devices only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/backend/torch/model/linear.h"
+#include "engine/backend/torch/model/weight_store.h"
+#include "engine/backend/torch/ops.h"
+#include "engine/backend/torch/weights/decoder_config.h"
+#include "engine/backend/torch/weights/lora_file.h"
+
+namespace tandem {
+
+class LoraWeights {
+ public:
+  // To the columns of one stacked linear layer.
+  struct Addition {
+    struct Part {
+      Linear b;  // rank -> columns
+      int64_t first_rank = 0;
+      int64_t first_column = 0;
+      double scale = 1;
+    };
+    Linear a;  // in -> the ranks of all parts, stacked
+    std::vector<Part> parts;
+  };
+
+  // The additions to the first config.layers layers. store: of the base model. Errors as
+  // load_matrix().
+  static absl::StatusOr<LoraWeights> load(const LoraFile& file, const DecoderConfig& config,
+                                          WeightStore store);
+
+  // Null: the adapter leaves the layer as it is.
+  const Addition* find(int layer, LoraPart part) const {
+    const auto& found = layers_[static_cast<size_t>(layer)][static_cast<size_t>(part)];
+    return found ? &*found : nullptr;
+  }
+  int64_t bytes() const;
+
+ private:
+  std::vector<std::array<std::optional<Addition>, kLoraParts>> layers_;
+};
+
+// The rows that one adapter changes.
+struct LoraGroup {
+  const LoraWeights* weights = nullptr;
+  const int64_t* rows = nullptr;  // [n], ascending
+  int64_t n = 0;
+};
+using LoraGroups = std::span<const LoraGroup>;  // a row is in one at most
+
+// The additions of one model, with the memory that they need. Used by one thread.
+class LoraProducts {
+ public:
+  explicit LoraProducts(const WeightStore& store);
+
+  // to += the additions of `groups` for x. to: [rows, outs] of x's type
+  void add(at::Tensor& to, const LinearInput& x, LoraGroups groups, int layer, LoraPart part);
+
+  // The additions themselves, until the next call; null: there are none.
+  const AddedRows* sums(const LinearInput& x, LoraGroups groups, int layer, LoraPart part,
+                        int64_t outs);
+
+ private:
+  // A tensor that grows with use.
+  class Buffer {
+   public:
+    at::Tensor view(int64_t rows, int64_t width, const at::TensorOptions& options);
+
+   private:
+    at::Tensor all_;
+  };
+
+  // to[to_row[i]] += the addition for row i of the group; a null index counts from `first`.
+  void add_group(at::Tensor& to, const int64_t* to_row, int64_t first, const LinearInput& x,
+                 const LoraGroup& group, const LoraWeights::Addition& addition);
+
+  const Ops& ops_;
+  const at::TensorOptions type_;
+  Buffer gathered_, normed_, ranks_, some_ranks_, columns_, sums_;
+  at::Tensor sums_view_;
+  std::vector<int32_t> sums_row_;
+  std::optional<AddedRows> added_;
+};
+
+}  // namespace tandem

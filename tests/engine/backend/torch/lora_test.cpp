@@ -1,0 +1,464 @@
+// LoRA adapters on a device: against PEFT, and rows of many adapters in one batch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "engine/backend/torch/weights/checkpoint.h"
+#include "engine/backend/torch/weights/convert.h"
+#include "engine/backend/torch/weights/gguf/round_blocks.h"
+#include "engine/backend/torch/weights/hf/config.h"
+#include "tests/engine/backend/torch/adapter_folders.h"
+#include "tests/engine/backend/torch/driver.h"
+#include "tests/engine/backend/torch/golden.h"
+#include "tests/engine/backend/torch/lora_folders.h"
+#include "tests/engine/backend/torch/weights/gguf/builder.h"
+#include "tests/source_dir.h"
+#include "tests/temp_dir.h"
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+using Rows = std::vector<std::vector<float>>;
+
+const std::vector<std::string> kGoldenLoras{"qwen2", "gemma3", "phi3", "llama2", "falcon_groups"};
+
+std::string model_path(const std::string& name) {
+  return source_dir() + "/tests/data/golden_models/" + name;
+}
+
+ExtraConfig golden_lora(const std::string& name) {
+  return {"tuned", source_dir() + "/tests/data/golden_loras/" + name};
+}
+
+ModelConfig model_with(const std::string& name, std::vector<ExtraConfig> loras,
+                       DType dtype = DType::kAuto) {
+  ModelConfig m;
+  m.name = name;
+  m.path = model_path(name);
+  m.dtype = dtype;
+  m.loras = std::move(loras);
+  return m;
+}
+
+// What PEFT computed with an adapter of tests/data/golden_loras.
+struct GoldenLora {
+  explicit GoldenLora(const std::string& name) {
+    const Checkpoint file = *Checkpoint::open_file(golden_lora(name).path, "golden.safetensors");
+    const TensorView& ids = *file.find("prompt");
+    prompt.resize(ids.bytes / sizeof(int32_t));
+    std::memcpy(prompt.data(), ids.data, ids.bytes);
+    const TensorView& view = *file.find("logits");
+    std::vector<float> row(static_cast<size_t>(view.shape[1]));
+    for (int64_t r = 0; r < view.shape[0]; ++r) {
+      EXPECT_TRUE(to_float(view, r * view.shape[1], row).ok());
+      logprobs.push_back(log_softmax(row));
+    }
+  }
+
+  std::vector<Token> prompt;
+  std::vector<std::vector<double>> logprobs;
+};
+
+RowList all_rows(size_t n) {
+  RowList rows;
+  for (int r = 0; r < static_cast<int>(n); ++r) rows.push_back(r);
+  return rows;
+}
+
+// Log-probabilities at all positions, in chunks of `chunk` rows; 0: at once.
+Rows read_all(Driver& driver, const std::vector<Token>& prompt, LoraId lora, int chunk = 0) {
+  Sequence s = driver.sequence();
+  s.lora = lora;
+  Pass pass = chain_pass(driver.layers(), prompt);
+  pass.reading(all_logprobs(all_rows(prompt.size()), driver.shape().vocab_size));
+  Rows got = logprobs(driver.run(s, pass, chunk));
+  driver.release(s);
+  return got;
+}
+
+double distance(const Rows& got, const std::vector<std::vector<double>>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double most = 0;
+  for (size_t r = 0; r < want.size(); ++r) {
+    for (size_t t = 0; t < want[r].size(); ++t) {
+      const double d = std::abs(static_cast<double>(got[r][t]) - want[r][t]);
+      most = std::isnan(d) ? INFINITY : std::max(most, d);
+    }
+  }
+  return most;
+}
+
+class GoldenLoras : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenLoras, LogitsAreThoseOfPeft) {
+  if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
+  const GoldenLora golden(GetParam());
+  Driver driver(model_with(GetParam(), {golden_lora(GetParam())}));
+  const Rows got = read_all(driver, golden.prompt, LoraId(0));
+  EXPECT_LT(distance(got, golden.logprobs), 1e-4);
+  EXPECT_GT(distance(read_all(driver, golden.prompt, LoraId()), golden.logprobs), 0.2);
+  expect_rows(read_all(driver, golden.prompt, LoraId(0), 3), got);
+}
+
+TEST_P(GoldenLoras, InFp64) {
+  if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
+  const GoldenLora golden(GetParam());
+  Driver driver(model_with(GetParam(), {golden_lora(GetParam())}, DType::kFloat64));
+  EXPECT_LT(distance(read_all(driver, golden.prompt, LoraId(0)), golden.logprobs), 1e-4);
+}
+
+// The base weights are rounded, the adapter is not: rounding moves the answers about as far as
+// those of the base model.
+TEST_P(GoldenLoras, OnRoundedWeightsAreNearTheMergedModel) {
+  if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
+  const GoldenLora golden(GetParam());
+  for (const auto& [dtype, bound] :
+       {std::pair{DType::kBFloat16, 0.25}, std::pair{DType::kFloat16, 0.02},
+        std::pair{DType::kInt8, 0.5}, std::pair{DType::kInt4, 3.0}}) {
+    Driver driver(model_with(GetParam(), {golden_lora(GetParam())}, dtype));
+    const Rows got = read_all(driver, golden.prompt, LoraId(0));
+    EXPECT_LT(distance(got, golden.logprobs), bound) << static_cast<int>(dtype);
+    expect_rows(read_all(driver, golden.prompt, LoraId(0), 3), got);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenLoras, testing::ValuesIn(kGoldenLoras),
+                         [](const auto& info) { return info.param; });
+
+// The golden model llama2 as ggml's converter writes it: rows of q and k in another order.
+// quantized: matrices of whole blocks become Q8_0.
+std::string llama_gguf(bool quantized) {
+  const std::string directory = model_path("llama2");
+  const DecoderConfig c = *load_hf_config(directory);
+  const Checkpoint checkpoint = *Checkpoint::open(directory);
+  test::GgufBuilder b;
+  const auto set = [&](const char* key, int value) {
+    b.set(absl::StrCat("llama.", key), static_cast<uint32_t>(value));
+  };
+  b.set("general.architecture", "llama");
+  set("block_count", c.layers);
+  set("context_length", c.max_positions);
+  set("embedding_length", c.hidden_size);
+  set("feed_forward_length", c.intermediate_size);
+  set("attention.head_count", c.heads);
+  set("attention.head_count_kv", c.kv_heads);
+  set("rope.dimension_count", c.head_dim);
+  b.set("llama.attention.layer_norm_rms_epsilon", static_cast<float>(c.norm_eps));
+  b.set("llama.rope.freq_base", static_cast<float>(c.rope.theta));
+  std::vector<std::string> tokens;
+  for (int i = 0; i < c.vocab_size; ++i) tokens.push_back(absl::StrCat("t", i));
+  b.set("tokenizer.ggml.tokens", tokens);
+  b.set("tokenizer.ggml.token_type",
+        std::vector<int32_t>(static_cast<size_t>(c.vocab_size), int32_t{1}));
+  b.set("tokenizer.ggml.eos_token_id", 2u);
+  for (const std::string& name : checkpoint.names()) {
+    const TensorView& view = *checkpoint.find(name);
+    std::vector<float> values(static_cast<size_t>(view.elements()));
+    EXPECT_TRUE(to_float(view, 0, values).ok());
+    const auto width = static_cast<size_t>(view.shape.back());
+    if (absl::StrContains(name, "q_proj") || absl::StrContains(name, "k_proj")) {
+      const std::vector<float> from = values;
+      for (int64_t r = 0; r < view.shape[0]; ++r) {
+        const auto at = static_cast<size_t>(stored_row(r, c.head_dim)) * width;
+        std::copy_n(from.begin() + static_cast<ptrdiff_t>(r) * static_cast<ptrdiff_t>(width), width,
+                    values.begin() + static_cast<ptrdiff_t>(at));
+      }
+    }
+    const std::string ggml = absl::StrReplaceAll(name, {{"model.embed_tokens", "token_embd"},
+                                                        {"model.norm", "output_norm"},
+                                                        {"lm_head", "output"},
+                                                        {"model.layers.", "blk."},
+                                                        {"input_layernorm", "attn_norm"},
+                                                        {"post_attention_layernorm", "ffn_norm"},
+                                                        {"self_attn.q_proj", "attn_q"},
+                                                        {"self_attn.k_proj", "attn_k"},
+                                                        {"self_attn.v_proj", "attn_v"},
+                                                        {"self_attn.o_proj", "attn_output"},
+                                                        {"mlp.gate_proj", "ffn_gate"},
+                                                        {"mlp.up_proj", "ffn_up"},
+                                                        {"mlp.down_proj", "ffn_down"}});
+    b.tensor(ggml, view.shape, values);
+    if (!quantized || view.shape.size() != 2 || width % 32 != 0) continue;
+    test::GgufBuilder::Tensor& tensor = b.tensors.back();
+    tensor.type = static_cast<uint32_t>(BlockType::kQ80);
+    tensor.data.resize(values.size() / 32 * 34);
+    for (size_t r = 0; r < values.size() / width; ++r) {
+      EXPECT_TRUE(
+          round_row(BlockType::kQ80, std::span(values).subspan(r * width, width),
+                    reinterpret_cast<std::byte*>(tensor.data.data()) + r * width / 32 * 34));
+    }
+  }
+  return b.file();
+}
+
+TEST(LoraGguf, RowsOfQueriesAndKeysAreInTheAdaptersOrder) {
+  if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
+  const GoldenLora golden("llama2");
+  for (const auto& [quantized, bound] : {std::pair{false, 1e-4}, std::pair{true, 0.5}}) {
+    const test::TempDir dir;
+    ModelConfig config = model_with("llama2", {golden_lora("llama2")});
+    config.path = dir.write("model.gguf", llama_gguf(quantized));
+    Driver driver(config);
+    EXPECT_EQ(driver.shape().dtype, "stored");
+    EXPECT_LT(distance(read_all(driver, golden.prompt, LoraId(0)), golden.logprobs), bound);
+    EXPECT_GT(distance(read_all(driver, golden.prompt, LoraId()), golden.logprobs), 2 * bound);
+  }
+}
+
+// Random adapters of a golden model.
+std::vector<ExtraConfig> random_loras(const test::LoraFolders& folders, int n) {
+  std::vector<ExtraConfig> loras;
+  for (int i = 0; i < n; ++i) {
+    // Some leave linear layers as they are.
+    std::vector<LoraPart> parts = test::kEveryLoraPart;
+    if (i % 4 == 1) parts = {LoraPart::kQkv, LoraPart::kDown};
+    if (i % 4 == 2) parts = {LoraPart::kUp};
+    loras.push_back(
+        folders.write(absl::StrCat("lora", i), 1 + i % 9, static_cast<uint64_t>(i) + 1, parts));
+  }
+  return loras;
+}
+
+class LoraBatches : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
+  }
+};
+
+TEST_P(LoraBatches, RowsHaveTheBitsOfTheirSequenceAlone) {
+  constexpr int kLoras = 32;
+  const test::LoraFolders folders(*load_hf_config(model_path(GetParam())));
+  for (const DType dtype : {DType::kFloat32, DType::kInt8, DType::kInt4}) {
+    const PoolSize size{.page_rows = 4, .pages = 400, .frontier_pages = 1};
+    Driver driver(model_with(GetParam(), random_loras(folders, kLoras), dtype), size);
+    Driver plain(model_with(GetParam(), {}, dtype), size);
+    ASSERT_EQ(driver.shape().loras.size(), size_t{kLoras});
+    const int vocab = driver.shape().vocab_size;
+    // One sequence per adapter, two without, and one more of adapter 5; of several lengths.
+    std::vector<Sequence> sequences;
+    std::vector<Pass> passes;
+    std::vector<Rows> want;
+    for (int i = 0; i < kLoras + 3; ++i) {
+      const LoraId lora = i < kLoras ? LoraId(i) : i == kLoras ? LoraId(5) : LoraId();
+      const auto tokens = random_tokens(1 + i % 5, vocab, static_cast<uint64_t>(i) + 50);
+      want.push_back(read_all(driver, tokens, lora));
+      if (!lora.valid()) EXPECT_EQ(want.back(), read_all(plain, tokens, lora));
+      if (lora.valid()) EXPECT_NE(want.back(), read_all(plain, tokens, LoraId()));
+      sequences.push_back(driver.sequence());
+      sequences.back().lora = lora;
+      passes.push_back(chain_pass(driver.layers(), tokens));
+      passes.back().reading(all_logprobs(all_rows(tokens.size()), vocab));
+    }
+    // Rows without an adapter are neither the first nor the last.
+    std::vector<Driver::Item> items;
+    for (size_t i = 0; i < passes.size(); ++i) {
+      const size_t at = (i * 7) % passes.size();
+      items.push_back({&sequences[at], &passes[at]});
+    }
+    const std::vector<WorkResult> results = driver.run(items);
+    for (size_t i = 0; i < items.size(); ++i) {
+      SCOPED_TRACE(i);
+      ASSERT_TRUE(results[i].status.ok()) << results[i].status;
+      EXPECT_EQ(logprobs(results[i].readout), want[(i * 7) % passes.size()]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LoraBatches,
+                         testing::Values("llama2", "qwen2", "gemma3", "phi3", "gpt2",
+                                         "falcon_groups", "starcoder2"),
+                         [](const auto& info) { return info.param; });
+
+class LoraDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
+  }
+
+  static absl::Status load(const ModelConfig& config) {
+    auto device = TorchDevice::create(test_device(), test_shared());
+    EXPECT_TRUE(device.ok()) << device.status();
+    return (*device)->load(ModelId(7000), config);
+  }
+
+  const test::LoraFolders folders_{*load_hf_config(model_path("llama2"))};
+  const std::vector<Token> tokens_ = random_tokens(11, 160, 3);
+};
+
+// Rows that stop at a layer and continue in a batch with other adapters.
+TEST_F(LoraDevice, FrontierRowsContinueWithTheirAdapter) {
+  Driver driver(model_with("llama2", random_loras(folders_, 4)));
+  const int vocab = driver.shape().vocab_size;
+  const int layers = driver.layers();
+  for (int stop = 1; stop < layers; ++stop) {
+    std::vector<Sequence> sequences;
+    std::vector<Pass> lower, upper;
+    std::vector<Rows> want;
+    std::vector<Driver::Item> below, above;
+    const int n = 5;
+    lower.reserve(n), upper.reserve(n), sequences.reserve(n);
+    for (int i = 0; i < n; ++i) {
+      const LoraId lora = i < 4 ? LoraId(i) : LoraId();
+      want.push_back(read_all(driver, tokens_, lora));
+      sequences.push_back(driver.sequence());
+      sequences.back().lora = lora;
+      lower.push_back(chain_pass(i % 2 == 0 ? stop : layers, std::span(tokens_).first(6)));
+      upper.push_back(chain_pass(layers, std::span(tokens_).subspan(6)));
+      upper.back().reading(all_logprobs(all_rows(5), vocab));
+      below.push_back({&sequences.back(), &lower.back()});
+    }
+    for (const WorkResult& r : driver.run(below)) ASSERT_TRUE(r.status.ok()) << r.status;
+    for (int i = 0; i < n; ++i) {
+      above.push_back({&sequences[static_cast<size_t>(i)], &upper[static_cast<size_t>(i)]});
+    }
+    const std::vector<WorkResult> results = driver.run(above);
+    for (size_t i = 0; i < results.size(); ++i) {
+      SCOPED_TRACE(absl::StrCat("sequence ", i, ", stop ", stop));
+      ASSERT_TRUE(results[i].status.ok()) << results[i].status;
+      EXPECT_EQ(logprobs(results[i].readout), Rows(want[i].begin() + 6, want[i].end()));
+    }
+    for (Sequence& s : sequences) driver.release(s);
+  }
+}
+
+// An early head reads the adapted rows of its layer.
+TEST_F(LoraDevice, EarlyHeadsReadAdaptedRows) {
+  const test::AdapterFolders heads(model_path("llama2"));
+  const auto width = static_cast<size_t>(heads.base.hidden_size);
+  std::vector<float> unit(width * width);
+  for (size_t i = 0; i < width; ++i) unit[i * width + i] = 1;
+  const std::vector<int64_t> square(2, heads.base.hidden_size);
+  ModelConfig config = model_with("llama2", random_loras(folders_, 1));
+  config.extras = {heads.write("head", {{"kind", "head"}, {"layer", 1}},
+                               {{"down.weight", square, unit}, {"up.weight", square, unit}})};
+  Driver driver(config);
+  ModelConfig short_config = model_with("llama2", config.loras);
+  short_config.layers = 1;
+  Driver part(short_config);
+  const auto read = [&](LoraId lora) {
+    Sequence s = driver.sequence();
+    s.lora = lora;
+    Pass pass = chain_pass(driver.layers(), tokens_);
+    Read wanted = all_logprobs(all_rows(tokens_.size()), driver.shape().vocab_size);
+    wanted.at = 1;
+    wanted.head = HeadId(0);
+    pass.reading(wanted);
+    return logprobs(driver.run(s, pass));
+  };
+  // h + h: the norm takes the factor out.
+  for (const LoraId lora : {LoraId(), LoraId(0)}) {
+    const Rows got = read(lora), want = read_all(part, tokens_, lora);
+    for (size_t r = 0; r < want.size(); ++r) {
+      for (size_t t = 0; t < want[r].size(); ++t) ASSERT_NEAR(got[r][t], want[r][t], 1e-3);
+    }
+  }
+  EXPECT_NE(read(LoraId()), read(LoraId(0)));
+}
+
+TEST_F(LoraDevice, ShardsGiveTheBitsOfOneDevice) {
+  const std::vector<ExtraConfig> loras = random_loras(folders_, 3);
+  Driver whole(model_with("llama2", loras));
+  ModelConfig config = model_with("llama2", loras);
+  config.shards = {{"cpu:0", 1}, {"cpu:1", whole.layers() - 1}};
+  Driver sharded(config);
+  EXPECT_EQ(sharded.shape().weight_bytes, whole.shape().weight_bytes);
+  for (const LoraId lora : {LoraId(), LoraId(0), LoraId(2)}) {
+    EXPECT_EQ(read_all(sharded, tokens_, lora, 4), read_all(whole, tokens_, lora));
+  }
+}
+
+TEST_F(LoraDevice, LibTorchsOperatorsAgree) {
+  const std::vector<ExtraConfig> loras = random_loras(folders_, 3);
+  Driver own(model_with("llama2", loras));
+  const auto shared = test_shared();
+  Driver aten(model_with("llama2", loras), {.page_rows = 4, .pages = 50, .frontier_pages = 1},
+              shared, 0, CpuKernels::kAten);
+  for (const LoraId lora : {LoraId(0), LoraId(1), LoraId(2)}) {
+    const Rows got = read_all(aten, tokens_, lora), want = read_all(own, tokens_, lora);
+    for (size_t r = 0; r < want.size(); ++r) {
+      for (size_t t = 0; t < want[r].size(); ++t) ASSERT_NEAR(got[r][t], want[r][t], 1e-4);
+    }
+  }
+}
+
+TEST_F(LoraDevice, ShapesAndMemoryAreKnown) {
+  Driver plain(model_with("qwen2", {}));
+  Driver driver(model_with("qwen2", {golden_lora("qwen2"), {"twice", golden_lora("qwen2").path}}));
+  const std::vector<LoraShape>& loras = driver.shape().loras;
+  ASSERT_EQ(loras.size(), 2u);
+  EXPECT_EQ(loras[0].name, "tuned");
+  EXPECT_EQ(loras[1].name, "twice");
+  EXPECT_EQ(loras[0].rank, 7);
+  const auto file = Checkpoint::open_file(golden_lora("qwen2").path, "adapter_model.safetensors");
+  EXPECT_GE(loras[0].bytes, file->total_elements() * static_cast<int64_t>(sizeof(float)));
+  EXPECT_EQ(driver.shape().weight_bytes,
+            plain.shape().weight_bytes + loras[0].bytes + loras[1].bytes);
+  EXPECT_EQ(driver.shape().fingerprint, plain.shape().fingerprint);
+}
+
+// Only the layers that are loaded have additions.
+TEST_F(LoraDevice, ALayerRangeTakesItsPart) {
+  const std::vector<ExtraConfig> loras = random_loras(folders_, 1);
+  Driver whole(model_with("llama2", loras));
+  ModelConfig config = model_with("llama2", loras);
+  config.layers = 2;
+  Driver part(config);
+  EXPECT_LT(part.shape().loras[0].bytes, whole.shape().loras[0].bytes);
+  Sequence s = whole.sequence();
+  s.lora = LoraId(0);
+  Pass pass = chain_pass(whole.layers(), tokens_);
+  Read read = all_logprobs(all_rows(tokens_.size()), whole.shape().vocab_size);
+  read.at = 2;
+  pass.reading(read);
+  EXPECT_EQ(read_all(part, tokens_, LoraId(0)), logprobs(whole.run(s, pass)));
+}
+
+TEST_F(LoraDevice, UnknownAdaptersFailTheirWorkAlone) {
+  Driver driver(model_with("llama2", random_loras(folders_, 2)));
+  Pass pass = chain_pass(driver.layers(), tokens_);
+  pass.reading(all_logprobs({0}, 1));
+  Sequence unknown = driver.sequence(), known = driver.sequence();
+  unknown.lora = LoraId(2);
+  known.lora = LoraId(1);
+  const std::vector<Driver::Item> items{{&unknown, &pass}, {&known, &pass}};
+  const std::vector<WorkResult> results = driver.run(items);
+  EXPECT_EQ(results[0].status.message(), "lora: 2; allowed: 0 to 1");
+  EXPECT_TRUE(results[1].status.ok()) << results[1].status;
+}
+
+TEST_F(LoraDevice, ErrorsNameTheAdapter) {
+  ModelConfig config = model_with("llama2", {golden_lora("qwen2")});
+  EXPECT_THAT(std::string(load(config).message()),
+              testing::AllOf(testing::StartsWith("models[llama2].loras[tuned]: "),
+                             HasSubstr("adapter_model.safetensors: tensor ")));
+  config.loras[0].path = "/nowhere";
+  EXPECT_EQ(load(config).code(), absl::StatusCode::kNotFound);
+  config = model_with("t5", {golden_lora("qwen2")});
+  const absl::Status encoder = load(config);
+  EXPECT_EQ(encoder.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(encoder.message()),
+              HasSubstr("base model: T5ForConditionalGeneration; allowed: decoders"));
+}
+
+TEST(LoraGpu, IsRefusedByName) {
+  if (test_device().kind == DeviceKind::kCpu) GTEST_SKIP() << "GPUs only";
+  auto device = TorchDevice::create(test_device(), test_shared());
+  ASSERT_TRUE(device.ok()) << device.status();
+  const absl::Status status =
+      (*device)->load(ModelId(7001), model_with("qwen2", {golden_lora("qwen2")}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("models[qwen2].loras[tuned]: "));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,197 @@
+// Low-rank additions against fp64, and their bits: independent of other rows and of the threads.
+#include "engine/backend/torch/model/lora.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "engine/backend/torch/cpu/parallel.h"
+#include "engine/backend/torch/tensor_access.h"
+#include "tests/engine/backend/torch/lora_folders.h"
+
+namespace tandem {
+namespace {
+
+// One layer, wide enough that its products are shared among threads.
+DecoderConfig wide_config() {
+  DecoderConfig c;
+  c.vocab_size = 8;
+  c.hidden_size = 320;
+  c.intermediate_size = 500;
+  c.layers = 1;
+  c.heads = 5;
+  c.kv_heads = 1;
+  c.head_dim = 64;
+  return c;
+}
+
+at::Tensor random_rows(int64_t rows, int64_t width, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  at::Tensor t = at::empty({rows, width}, at::kFloat);
+  for (int64_t i = 0; i < t.numel(); ++i) data<float>(t)[i] = normal(random);
+  return t;
+}
+
+class LowRank : public testing::Test {
+ protected:
+  LowRank() {
+    const c10::InferenceMode inference;
+    for (const auto& [name, rank] : {std::pair{"small", 3}, std::pair{"large", 40}}) {
+      const ExtraConfig folder = folders_.write(name, rank, static_cast<uint64_t>(rank));
+      files_.push_back(*LoraFile::open(folder.path, config_));
+      weights_.push_back(*LoraWeights::load(files_.back(), config_, WeightStore{}));
+    }
+  }
+  void TearDown() override { cpu::set_team_size(1); }
+
+  // scale * B (A x) in fp64. [outs]
+  std::vector<double> reference(size_t adapter, LoraPart part, const float* x) const {
+    const LoraFile& file = files_[adapter];
+    const LinearSpec spec = lora_spec(config_, 0, part);
+    std::vector<double> y;
+    for (const LoraModule& m : file.modules) {
+      if (m.part != part) continue;
+      const std::vector<double> a = numbers(file, m.name + ".lora_A.weight");
+      const std::vector<double> b = numbers(file, m.name + ".lora_B.weight");
+      const auto rank = static_cast<size_t>(m.rank), in = static_cast<size_t>(spec.in);
+      std::vector<double> inner(rank);
+      for (size_t r = 0; r < rank; ++r) {
+        for (size_t k = 0; k < in; ++k) inner[r] += a[r * in + k] * static_cast<double>(x[k]);
+      }
+      for (size_t o = 0; o < static_cast<size_t>(spec.outs[m.matrix]); ++o) {
+        double sum = 0;
+        for (size_t r = 0; r < rank; ++r) sum += b[o * rank + r] * inner[r];
+        y.push_back(m.scale * sum);
+      }
+    }
+    return y;
+  }
+
+  static std::vector<double> numbers(const LoraFile& file, const std::string& name) {
+    const TensorView& view = *file.tensors.find(name);
+    std::vector<double> all(static_cast<size_t>(view.elements()));
+    EXPECT_TRUE(to_double(view, 0, all).ok());
+    return all;
+  }
+
+  const DecoderConfig config_ = wide_config();
+  const test::LoraFolders folders_{config_};
+  std::vector<LoraFile> files_;
+  std::vector<LoraWeights> weights_;
+};
+
+TEST_F(LowRank, AdditionsEqualFp64ForTheRowsOfTheirAdapterOnly) {
+  const c10::InferenceMode inference;
+  LoraProducts products(WeightStore{});
+  for (const LoraPart part : test::kEveryLoraPart) {
+    const LinearSpec spec = lora_spec(config_, 0, part);
+    int64_t outs = 0;
+    for (const int64_t o : spec.outs) outs += o;
+    const at::Tensor x = random_rows(7, spec.in, 1);
+    const at::Tensor before = random_rows(7, outs, 2);
+    at::Tensor y = before.clone();
+    const std::vector<int64_t> small{0, 5}, large{2, 3, 6};
+    const std::vector<LoraGroup> groups{{&weights_[0], small.data(), 2},
+                                        {&weights_[1], large.data(), 3}};
+    products.add(y, x, groups, 0, part);
+    const AddedRows* const added = products.sums(x, groups, 0, part, outs);
+    ASSERT_NE(added, nullptr);
+    for (int64_t r = 0; r < 7; ++r) {
+      const float* const got = data<float>(std::as_const(y)) + r * outs;
+      const float* const old = data<float>(before) + r * outs;
+      const bool first = std::ranges::count(small, r) > 0;
+      if (!first && std::ranges::count(large, r) == 0) {
+        EXPECT_EQ(std::memcmp(got, old, static_cast<size_t>(outs) * sizeof(float)), 0) << r;
+        EXPECT_EQ(added->row[r], -1);
+        continue;
+      }
+      const std::vector<double> want = reference(first ? 0 : 1, part, data<float>(x) + r * spec.in);
+      ASSERT_EQ(want.size(), static_cast<size_t>(outs));
+      ASSERT_GE(added->row[r], 0);
+      const float* const sum = data<float>(added->sums) + added->row[r] * outs;
+      for (int64_t o = 0; o < outs; ++o) {
+        const double expected = want[static_cast<size_t>(o)];
+        const double slack = 1e-4 * (1 + std::abs(expected));
+        ASSERT_NEAR(sum[o], expected, slack);
+        ASSERT_NEAR(got[o], expected + static_cast<double>(old[o]), slack);
+      }
+    }
+  }
+}
+
+TEST_F(LowRank, BitsDependOnTheRowAlone) {
+  const c10::InferenceMode inference;
+  LoraProducts products(WeightStore{});
+  constexpr int64_t kRows = 37;
+  for (const LoraPart part : test::kEveryLoraPart) {
+    const LinearSpec spec = lora_spec(config_, 0, part);
+    int64_t outs = 0;
+    for (const int64_t o : spec.outs) outs += o;
+    const at::Tensor x = random_rows(kRows, spec.in, 3);
+    const at::Tensor before = random_rows(kRows, outs, 4);
+    for (size_t adapter = 0; adapter < weights_.size(); ++adapter) {
+      // Each row alone.
+      at::Tensor alone = before.clone();
+      const int64_t zero = 0;
+      for (int64_t r = 0; r < kRows; ++r) {
+        at::Tensor row = alone.narrow(0, r, 1);
+        products.add(row, at::Tensor(x.narrow(0, r, 1)),
+                     std::vector<LoraGroup>{{&weights_[adapter], &zero, 1}}, 0, part);
+      }
+      for (const int threads : {1, 2, 5}) {
+        cpu::set_team_size(threads);
+        for (const int64_t step : {1, 2, 3, 9}) {
+          std::vector<int64_t> rows, others;
+          for (int64_t r = 0; r < kRows; ++r) (r % step == 0 ? rows : others).push_back(r);
+          at::Tensor y = before.clone();
+          std::vector<LoraGroup> groups{
+              {&weights_[adapter], rows.data(), static_cast<int64_t>(rows.size())}};
+          if (!others.empty()) {
+            groups.push_back(
+                {&weights_[1 - adapter], others.data(), static_cast<int64_t>(others.size())});
+          }
+          products.add(y, x, groups, 0, part);
+          for (const int64_t r : rows) {
+            ASSERT_EQ(std::memcmp(data<float>(std::as_const(y)) + r * outs,
+                                  data<float>(std::as_const(alone)) + r * outs,
+                                  static_cast<size_t>(outs) * sizeof(float)),
+                      0)
+                << "row " << r << " of every " << step << ", " << threads << " threads";
+          }
+        }
+      }
+      cpu::set_team_size(1);
+    }
+  }
+}
+
+TEST_F(LowRank, WithoutAnAdapterNothingIsComputed) {
+  const c10::InferenceMode inference;
+  LoraProducts products(WeightStore{});
+  const ExtraConfig some = folders_.write("some", 2, 9, {LoraPart::kO});
+  const LoraFile file = *LoraFile::open(some.path, config_);
+  const LoraWeights weights = *LoraWeights::load(file, config_, WeightStore{});
+  EXPECT_EQ(weights.find(0, LoraPart::kQkv), nullptr);
+  EXPECT_NE(weights.find(0, LoraPart::kO), nullptr);
+  const at::Tensor x = random_rows(2, config_.hidden_size, 5);
+  at::Tensor y = at::zeros({2, 1000}, at::kFloat);
+  const std::vector<int64_t> rows{1};
+  const std::vector<LoraGroup> groups{{&weights, rows.data(), 1}};
+  EXPECT_EQ(products.sums(x, groups, 0, LoraPart::kUp, 1000), nullptr);
+  products.add(y, x, groups, 0, LoraPart::kUp);
+  products.add(y, x, {}, 0, LoraPart::kUp);
+  EXPECT_TRUE(
+      std::all_of(data<float>(y), data<float>(y) + y.numel(), [](float v) { return v == 0; }));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,323 @@
+#include "engine/backend/torch/weights/lora_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/engine/backend/torch/weights/files.h"
+
+namespace tandem {
+namespace {
+
+using nlohmann::json;
+using test::FileTensor;
+using test::safetensors_of;
+using test::TempDir;
+using testing::AllOf;
+using testing::HasSubstr;
+
+DecoderConfig llama() {
+  DecoderConfig c;
+  c.model_type = "llama";
+  c.architecture = "LlamaForCausalLM";
+  c.vocab_size = 7;
+  c.hidden_size = 4;
+  c.intermediate_size = 6;
+  c.layers = 12;
+  c.heads = 2;
+  c.kv_heads = 1;
+  c.head_dim = 4;
+  return c;
+}
+
+const std::string kStem = "base_model.model.model.layers.";
+
+json about(const json& more = {}) {
+  json all = {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"bias", "none"}};
+  all.update(more.is_null() ? json::object() : more);
+  return all;
+}
+
+// Both tensors of a module with `in` inputs and `out` outputs.
+std::vector<FileTensor> pair(const std::string& module, int64_t in, int64_t out, int64_t rank = 2,
+                             const std::string& dtype = "F32") {
+  return {{kStem + module + ".lora_A.weight", dtype, {rank, in}},
+          {kStem + module + ".lora_B.weight", dtype, {out, rank}}};
+}
+
+std::vector<FileTensor> join(const std::vector<std::vector<FileTensor>>& parts) {
+  std::vector<FileTensor> all;
+  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+const std::vector<FileTensor> kQuery = pair("3.self_attn.q_proj", 4, 8);
+
+absl::StatusOr<LoraFile> open(const std::string& config, const std::string& weights,
+                              const DecoderConfig& base = llama()) {
+  const TempDir dir;
+  if (!config.empty()) dir.write("adapter_config.json", config);
+  if (!weights.empty()) dir.write("adapter_model.safetensors", weights);
+  return LoraFile::open(dir.path(), base);
+}
+
+std::string error(const json& config, const std::vector<FileTensor>& tensors,
+                  const DecoderConfig& base = llama()) {
+  const auto file = open(config.dump(), safetensors_of(tensors), base);
+  EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << file.status();
+  return std::string(file.status().message());
+}
+
+std::string config_error(const char* field, const json& value) {
+  return error(about({{field, value}}), kQuery);
+}
+
+TEST(LoraFile, EveryLinearLayer) {
+  const auto tensors = join({pair("10.mlp.down_proj", 6, 4, 2, "F16"),
+                             pair("3.mlp.gate_proj", 4, 6, 2, "BF16"), pair("3.mlp.up_proj", 4, 6),
+                             pair("3.self_attn.k_proj", 4, 4), pair("3.self_attn.o_proj", 8, 4),
+                             pair("3.self_attn.q_proj", 4, 8), pair("3.self_attn.v_proj", 4, 4)});
+  const auto file = open(about().dump(), safetensors_of(tensors));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->rank, 2);
+  const auto module = [](int layer, LoraPart part, size_t matrix, const std::string& name) {
+    return LoraModule{layer, part, matrix, kStem + name, 2, 2.0};
+  };
+  EXPECT_THAT(file->modules,
+              testing::ElementsAre(module(3, LoraPart::kQkv, 0, "3.self_attn.q_proj"),
+                                   module(3, LoraPart::kQkv, 1, "3.self_attn.k_proj"),
+                                   module(3, LoraPart::kQkv, 2, "3.self_attn.v_proj"),
+                                   module(3, LoraPart::kO, 0, "3.self_attn.o_proj"),
+                                   module(3, LoraPart::kUp, 0, "3.mlp.gate_proj"),
+                                   module(3, LoraPart::kUp, 1, "3.mlp.up_proj"),
+                                   module(10, LoraPart::kDown, 0, "10.mlp.down_proj")));
+}
+
+TEST(LoraFile, FusedAndPrefixedNames) {
+  DecoderConfig phi = llama();
+  phi.names.qkv = {"self_attn.qkv_proj"};
+  phi.names.up = {"mlp.gate_up_proj"};
+  const auto fused = open(about().dump(),
+                          safetensors_of(join({pair("0.self_attn.qkv_proj", 4, 16),
+                                               pair("0.mlp.gate_up_proj", 4, 12)})),
+                          phi);
+  ASSERT_TRUE(fused.ok()) << fused.status();
+  EXPECT_EQ(fused->modules.size(), 2u);
+
+  DecoderConfig gpt = llama();
+  gpt.names.layer = "h.";
+  gpt.names.prefix = "transformer.";
+  for (const std::string front : {"transformer.h.", "h.", "model.h."}) {
+    std::vector<FileTensor> tensors = pair("", 4, 8);
+    tensors[0].name = "base_model.model." + front + "0.self_attn.q_proj.lora_A.weight";
+    tensors[1].name = "base_model.model." + front + "0.self_attn.q_proj.lora_B.weight";
+    EXPECT_TRUE(open(about().dump(), safetensors_of(tensors), gpt).ok()) << front;
+  }
+  // A base model's file, and a causal model's adapter.
+  DecoderConfig bare = llama();
+  bare.names.layer = "layers.";
+  EXPECT_TRUE(open(about().dump(), safetensors_of(kQuery), bare).ok());
+}
+
+TEST(LoraFile, ScalesFollowFromAlphaAndRank) {
+  const auto tensors =
+      join({pair("0.self_attn.k_proj", 4, 4, 5), pair("0.self_attn.q_proj", 4, 8, 3),
+            pair("1.self_attn.q_proj", 4, 8)});
+  const json config =
+      about({{"rank_pattern", {{"k_proj", 5}, {"^model.layers.0.self_attn.q_proj", 3}}},
+             {"alpha_pattern", {{"layers\\.1.self_attn.q_proj", 7.5}}}});
+  const auto plain = open(config.dump(), safetensors_of(tensors));
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  ASSERT_EQ(plain->modules.size(), 3u);
+  EXPECT_EQ(plain->rank, 5);
+  EXPECT_DOUBLE_EQ(plain->modules[0].scale, 4.0 / 3);
+  EXPECT_DOUBLE_EQ(plain->modules[1].scale, 4.0 / 5);
+  EXPECT_DOUBLE_EQ(plain->modules[2].scale, 7.5 / 2);
+  json stabilized = config;
+  stabilized["use_rslora"] = true;
+  const auto rslora = open(stabilized.dump(), safetensors_of(tensors));
+  ASSERT_TRUE(rslora.ok()) << rslora.status();
+  EXPECT_DOUBLE_EQ(rslora->modules[0].scale, 4 / std::sqrt(3));
+}
+
+TEST(LoraFile, WhatPeftWritesIsAccepted) {
+  json config = about({{"alora_invocation_tokens", nullptr},
+                       {"alpha_pattern", json::object()},
+                       {"auto_mapping", nullptr},
+                       {"base_model_name_or_path", "meta/llama"},
+                       {"exclude_modules", nullptr},
+                       {"fan_in_fan_out", false},
+                       {"inference_mode", true},
+                       {"init_lora_weights", true},
+                       {"layers_pattern", nullptr},
+                       {"layers_to_transform", nullptr},
+                       {"loftq_config", json::object()},
+                       {"lora_dropout", 0.05},
+                       {"megatron_core", "megatron.core"},
+                       {"modules_to_save", nullptr},
+                       {"qalora_group_size", 16},
+                       {"target_modules", json::array()},
+                       {"task_type", "CAUSAL_LM"},
+                       {"use_dora", false},
+                       {"a_later_field", nullptr}});
+  for (const json& layers : {json(3), json::array({3}), json(nullptr)}) {
+    config["layers_to_transform"] = layers;
+    for (const json& targets : {json("all-linear"), json(".*q_proj"),
+                                json::array({"layers.3.self_attn.q_proj"}), json(nullptr)}) {
+      config["target_modules"] = targets;
+      const auto file = open(config.dump(), safetensors_of(kQuery));
+      EXPECT_TRUE(file.ok()) << file.status();
+    }
+  }
+  config["layers_to_transform"] = 3;
+  config["target_modules"] = {"q_proj", "k_proj"};
+  config["exclude_modules"] = {"k_proj"};
+  config["layers_pattern"] = "layers";
+  EXPECT_TRUE(open(config.dump(), safetensors_of(kQuery)).ok());
+}
+
+TEST(LoraFile, OtherKindsOfAdaptersAreRefused) {
+  EXPECT_THAT(config_error("peft_type", "IA3"), HasSubstr("peft_type: \"IA3\"; allowed: \"LORA\""));
+  EXPECT_THAT(config_error("peft_type", nullptr), HasSubstr("peft_type: missing"));
+  EXPECT_THAT(config_error("use_dora", true), HasSubstr("use_dora: true; allowed: false (DoRA"));
+  EXPECT_THAT(config_error("bias", "all"), HasSubstr("bias: \"all\"; allowed: \"none\""));
+  EXPECT_THAT(config_error("lora_bias", true), HasSubstr("lora_bias: true; allowed: false"));
+  EXPECT_THAT(config_error("modules_to_save", json::array({"lm_head"})),
+              HasSubstr("modules_to_save: [\"lm_head\"]; allowed: null"));
+  EXPECT_THAT(config_error("trainable_token_indices", json::array({1})),
+              HasSubstr("trainable_token_indices: [1]; allowed: null"));
+  for (const char* field : {"alora_invocation_tokens", "target_parameters", "layer_replication",
+                            "use_qalora", "megatron_config", "a_later_field"}) {
+    EXPECT_THAT(config_error(field, json::array({1})), HasSubstr(std::string(field) + ": [1]; a"));
+  }
+  for (const char* start : {"pissa", "pissa_niter_4", "olora", "loftq", "corda"}) {
+    EXPECT_THAT(config_error("init_lora_weights", start),
+                HasSubstr("allowed: true, false, gaussian, eva, orthogonal"));
+  }
+}
+
+TEST(LoraFile, ConfigurationValuesAreChecked) {
+  EXPECT_THAT(config_error("r", 0), HasSubstr("r: 0; allowed: integers from 1 to 256"));
+  EXPECT_THAT(config_error("r", 257), HasSubstr("r: 257"));
+  EXPECT_THAT(config_error("r", "8"), HasSubstr("r: \"8\""));
+  EXPECT_THAT(config_error("lora_alpha", -1), HasSubstr("lora_alpha: -1; allowed: numbers from 0"));
+  EXPECT_THAT(config_error("lora_alpha", 1e300), HasSubstr("lora_alpha: "));
+  EXPECT_THAT(config_error("use_rslora", 1), HasSubstr("use_rslora: 1; allowed: true, false"));
+  EXPECT_THAT(config_error("rank_pattern", json::array()), HasSubstr("rank_pattern: []"));
+  EXPECT_THAT(config_error("rank_pattern", {{"q_proj", 300}}),
+              HasSubstr("rank_pattern.q_proj: 300"));
+  EXPECT_THAT(config_error("rank_pattern", {{".*q_proj", 2}}),
+              HasSubstr("rank_pattern: key: \".*q_proj\"; allowed: names"));
+  EXPECT_THAT(config_error("alpha_pattern", {{"", 2}}), HasSubstr("alpha_pattern: key: \"\""));
+  EXPECT_THAT(config_error("alpha_pattern", {{"q_proj", "x"}}),
+              HasSubstr("alpha_pattern.q_proj: \"x\"; allowed: numbers"));
+  EXPECT_THAT(config_error("alpha_pattern", {{"q_proj", 2}, {"self_attn.q_proj", 3}}),
+              HasSubstr("alpha_pattern: several keys match module"));
+  EXPECT_THAT(config_error("target_modules", json::array({1})), HasSubstr("target_modules: [1]"));
+  EXPECT_THAT(config_error("layers_to_transform", 12),
+              HasSubstr("layers_to_transform: 12; allowed: layers from 0 to 11"));
+  EXPECT_THAT(config_error("layers_to_transform", json::array({1.5})),
+              HasSubstr("layers_to_transform: [1.5]"));
+  EXPECT_THAT(config_error("layers_pattern", "blocks"),
+              HasSubstr("layers_pattern: \"blocks\"; allowed: null, layers"));
+}
+
+TEST(LoraFile, TensorsAreThoseOfTheTargets) {
+  EXPECT_THAT(config_error("target_modules", json::array({"k_proj"})),
+              HasSubstr("without module \"model.layers.3.self_attn.q_proj\""));
+  EXPECT_THAT(config_error("target_modules", json::array({"q_proj"})),
+              HasSubstr("module \"model.layers.0.self_attn.q_proj\", but adapter_model.safetensors "
+                        "has no tensors of it"));
+  EXPECT_THAT(error(about({{"target_modules", {"q_proj"}}, {"layers_to_transform", 2}}), kQuery),
+              HasSubstr("target_modules"));
+}
+
+TEST(LoraFile, UnknownTensorsAreRefused) {
+  const auto named = [](const std::string& name) {
+    return error(about(), {{name, "F32", {2, 4}}});
+  };
+  EXPECT_THAT(named("base_model.model.lm_head.lora_A.weight"),
+              HasSubstr("an embedding or the head; allowed: linear layers"));
+  EXPECT_THAT(named("base_model.model.model.embed_tokens.lora_embedding_A"),
+              HasSubstr("an embedding or the head"));
+  EXPECT_THAT(named(kStem + "0.self_attn.q_proj.lora_magnitude_vector"), HasSubstr("DoRA"));
+  EXPECT_THAT(named(kStem + "0.self_attn.q_proj.lora_B.bias"), HasSubstr("a bias"));
+  EXPECT_THAT(named(kStem + "12.self_attn.q_proj.lora_A.weight"),
+              HasSubstr("layer 12; allowed: layers 0 to 11"));
+  EXPECT_THAT(named(kStem + "99999999999999999999.self_attn.q_proj.lora_A.weight"),
+              HasSubstr("not a linear layer"));
+  EXPECT_THAT(named(kStem + "0.self_attn.qkv_proj.lora_A.weight"),
+              AllOf(HasSubstr("not a linear layer of the base model"),
+                    HasSubstr("down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj")));
+  EXPECT_THAT(named("model.layers.0.self_attn.q_proj.lora_A.weight"), HasSubstr("not a linear"));
+  EXPECT_THAT(named(kStem + "0.self_attn.q_proj.lora_A.default.weight"), HasSubstr("not a linear"));
+  EXPECT_THAT(named(kStem + "0.input_layernorm.lora_A.weight"), HasSubstr("not a linear"));
+  EXPECT_THAT(named(""), HasSubstr("not a linear"));
+  // One front for all modules: a layer has one name.
+  std::vector<FileTensor> twice = join({kQuery, kQuery});
+  twice[0].name = "base_model.model.layers.3.self_attn.q_proj.lora_A.weight";
+  twice[1].name = "base_model.model.layers.3.self_attn.q_proj.lora_B.weight";
+  EXPECT_THAT(error(about(), twice), HasSubstr("not a linear layer"));
+  EXPECT_THAT(error(about(), {}), HasSubstr("tensors: 0; allowed: 1 or more"));
+}
+
+TEST(LoraFile, PairsShapesAndTypesAreChecked) {
+  EXPECT_THAT(error(about(), {kQuery[0]}),
+              HasSubstr("q_proj.lora_B.weight\": missing, but \"" + kQuery[0].name));
+  EXPECT_THAT(error(about(), {kQuery[1]}), HasSubstr("q_proj.lora_A.weight\": missing"));
+  EXPECT_THAT(error(about(), pair("0.self_attn.q_proj", 5, 8)),
+              HasSubstr("lora_A.weight\": shape [2, 5], expected [2, 4] for rank 2"));
+  EXPECT_THAT(error(about(), pair("0.self_attn.q_proj", 4, 4)),
+              HasSubstr("lora_B.weight\": shape [4, 2], expected [8, 2]"));
+  EXPECT_THAT(error(about(), pair("0.self_attn.q_proj", 4, 8, 3)),
+              HasSubstr("shape [3, 4], expected [2, 4] for rank 2 of adapter_config.json"));
+  EXPECT_THAT(error(about({{"rank_pattern", {{"q_proj", 3}}}}), kQuery), HasSubstr("for rank 3"));
+  EXPECT_THAT(error(about(), {{kQuery[0].name, "F32", {8}}, kQuery[1]}), HasSubstr("shape [8]"));
+  EXPECT_THAT(error(about(), pair("0.self_attn.q_proj", 4, 8, 2, "I64")), HasSubstr("dtype I64"));
+}
+
+TEST(LoraFile, NumbersMustBeFinite) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::string file = safetensors_of(kQuery);
+    std::memcpy(file.data() + file.size() - 3 * sizeof(float), &bad, sizeof(bad));
+    const auto opened = open(about().dump(), file);
+    EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(opened.status().message()),
+                AllOf(HasSubstr("q_proj.lora_B.weight\"[13]: "), HasSubstr("finite numbers")));
+  }
+}
+
+TEST(LoraFile, FilesAreNeeded) {
+  EXPECT_EQ(open("", safetensors_of(kQuery)).status().code(), absl::StatusCode::kNotFound);
+  const auto no_weights = open(about().dump(), "");
+  EXPECT_EQ(no_weights.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(no_weights.status().message()), HasSubstr("adapter_model.safetensors"));
+  const TempDir dir;
+  dir.write("adapter_config.json", about().dump());
+  dir.write("adapter_model.bin", "PK");
+  EXPECT_THAT(std::string(LoraFile::open(dir.path(), llama()).status().message()),
+              HasSubstr("adapter_model.bin is not read"));
+  EXPECT_FALSE(open("[]", safetensors_of(kQuery)).ok());
+  EXPECT_FALSE(open("{", safetensors_of(kQuery)).ok());
+  EXPECT_FALSE(open(about().dump(), safetensors_of(kQuery).substr(0, 40)).ok());
+}
+
+TEST(LoraFile, EncodersAreRefused) {
+  DecoderConfig t5 = llama();
+  t5.architecture = "T5ForConditionalGeneration";
+  t5.encoder = std::make_shared<DecoderConfig>(llama());
+  EXPECT_THAT(error(about(), kQuery, t5),
+              HasSubstr("base model: T5ForConditionalGeneration; allowed: decoders"));
+  DecoderConfig embedding = llama();
+  embedding.bidirectional = true;
+  EXPECT_THAT(error(about(), kQuery, embedding), HasSubstr("base model: LlamaForCausalLM"));
+}
+
+}  // namespace
+}  // namespace tandem
