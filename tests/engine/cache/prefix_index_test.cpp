@@ -251,8 +251,8 @@ TEST(PrefixIndex, SharedPagesAreListedByTheirLastUse) {
 
 TEST(PrefixIndex, OnlyPagesOfThePlainRootAreListed) {
   Fixture f(64);
-  for (const PrefixRoot& root :
-       {PrefixRoot{"ann", AdapterId(), ""}, {"", AdapterId(0), ""}, {"", AdapterId(), "source"}}) {
+  for (const PrefixRoot& root : {PrefixRoot{.salt = "ann"}, PrefixRoot{.adapter = AdapterId(0)},
+                                 PrefixRoot{.lora = LoraId(0)}, PrefixRoot{.source = "x"}}) {
     f.index.use(f.leave({1, 1, 2, 2}, root));
   }
   EXPECT_EQ(f.index.shared(100).size(), 0U);
