@@ -9,7 +9,8 @@
 // pages. They start over after growing from 7/8 to 9/8 of `context` rows; their prefills are not
 // measured.
 //
-// per_token: time. allocations: calls of operator new per token.
+// trace: 1 where every sequence records its passes. per_token: time. allocations: calls of operator
+// new per token.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -88,6 +89,7 @@ class CountingListener final : public SequenceListener {
 void round_of_sequences(benchmark::State& state) {
   const auto sequences = static_cast<int>(state.range(0));
   const auto context = static_cast<int>(state.range(1));
+  const bool trace = state.range(2) != 0;
   const int prompt = context - context / 8, rounds_each = context / 4;
   SteadyClock clock;
   Metrics metrics;
@@ -121,6 +123,7 @@ void round_of_sequences(benchmark::State& state) {
       spec.series = &metrics.series.front();
       spec.submitted = clock.now();
       spec.listener = listener;
+      spec.trace = trace;
       loop.submit(std::move(spec));
     }
     listener->tokens = 0;
@@ -153,12 +156,9 @@ void round_of_sequences(benchmark::State& state) {
   }
 }
 BENCHMARK(round_of_sequences)
-    ->ArgNames({"sequences", "context"})
-    ->Args({1, 512})
-    ->Args({16, 512})
-    ->Args({64, 512})
-    ->Args({256, 512})
-    ->Args({256, 4000})
+    ->ArgNames({"sequences", "context", "trace"})
+    ->ArgsProduct({{1, 16, 64, 256}, {512}, {0, 1}})
+    ->Args({256, 4000, 0})
     ->Unit(benchmark::kMicrosecond);
 
 }  // namespace

@@ -30,6 +30,12 @@ elseif(NOT TANDEM_SANITIZE)
   message(STATUS "No protolint: the protos are not checked (scripts/setup --full installs it)")
 endif()
 
+set(types ${TANDEM_HOME}/web/node_modules/typescript/bin/tsc)
+if(TANDEM_SERVER AND EXISTS ${types} AND NOT TANDEM_SANITIZE)
+  tandem_check(web.types web 120 ${CMAKE_COMMAND} -DNODE=${TANDEM_NODE} -DTSC=${types} -DFOLDER=${CMAKE_BINARY_DIR}/playground/types
+    -DSOURCES=${CMAKE_SOURCE_DIR}/client/web -DMODULES=${TANDEM_HOME}/web/node_modules -P ${CMAKE_SOURCE_DIR}/cmake/WebTypes.cmake)
+endif()
+
 set(crate ${CMAKE_SOURCE_DIR}/engine/text/rust)
 if(TANDEM_CARGO AND TANDEM_TORCH AND EXISTS ${crate}/Cargo.toml)
   tandem_check(rust.text rust 1200

@@ -38,11 +38,12 @@ def server(
     config: Path | None = None,
     dtype: str = "fp32",
     end_with_parent: bool = False,
+    more: Sequence[str] = (),
 ) -> Iterator["Client"]:
     """Starts a server on a free port and yields a Client of it.
 
     It serves either these models by name in `dtype`, or the deployment file `config`. With end_with_parent it is
-    killed when the calling thread ends.
+    killed when the calling thread ends. `more`: further flags.
     """
     if (models is None) == (config is None):
         raise ValueError("a server has either models or a config")
@@ -54,7 +55,7 @@ def server(
             flags = [f"--model={name}={path}" for name, path in models.items()] + [
                 f"--dtype={dtype}"
             ]
-        flags += ["--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}"]
+        flags += ["--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}", *more]
         with log.open("w") as out:
             process = subprocess.Popen(
                 [binary, *flags],

@@ -52,6 +52,8 @@ AVOIDED = {
 IN_COMMENTS = ["nobody", "whoever", "told", "lore", "company", "house", r"doors?", r"babbl\w+"]
 IN_COMMENTS += [r"lets? in", r"stands? still", r"foresees?|foreseen|foretold"]
 
+SLASHES = {".h", ".cpp", ".cu", ".cuh", ".proto", ".rs", ".go", ".java", ".js", ".ts"}
+
 FENCE = re.compile(r"^ {0,3}(```+|~~~+).*?^ {0,3}\1\s*$", re.S | re.M)
 ABBREVIATION = re.compile(r"\b(e\.g|i\.e|vs|cf|No|Fig|etc|et al)\.")
 
@@ -105,11 +107,21 @@ def percentile(values, share):
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0
 
 
+def has_comments(path):
+    """Source and build files, and scripts of the shell and Python without a suffix."""
+    if path.suffix in {*SLASHES, ".py", ".cmake", ".yaml", ".yml", ".textproto"}:
+        return path.is_file()
+    if path.name == "CMakeLists.txt":
+        return True
+    return not path.suffix and path.is_file() and path.read_bytes()[:3] == b"#!/"
+
+
 def comments_of(path):
     """(line number, text) of the comments of a file, and of the docstrings of a Python file."""
     if path.suffix != ".py":
+        mark = "//" if path.suffix in SLASHES else "#"
         for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
-            yield number, line.partition("//")[2]
+            yield number, line.partition(mark)[2]
         return
     with tokenize.open(path) as file:
         for token in tokenize.generate_tokens(file.readline):
@@ -119,13 +131,12 @@ def comments_of(path):
 
 
 def comment_hits(root):
-    folders = ["engine", "server", "client", "tests", "bench", "tuning", "measure"]
     files = subprocess.run(
-        ["git", "-C", root, "ls-files", *folders], capture_output=True, text=True, check=True
+        ["git", "-C", root, "ls-files"], capture_output=True, text=True, check=True
     ).stdout.split("\n")
     pattern = re.compile(rf"\b(?:{'|'.join(IN_COMMENTS)})\b", re.I)
     for name in files:
-        if not name.endswith((".h", ".cpp", ".cu", ".cuh", ".py")) or not (root / name).exists():
+        if not name or not has_comments(root / name):
             continue
         for number, comment in comments_of(root / name):
             for found in pattern.finditer(re.sub(r"`[^`]*`", "", comment)):

@@ -33,6 +33,7 @@
 #include "server/observe/log.h"
 #include "server/observe/process_stats.h"
 #include "server/options.h"
+#include "server/prefix_saver.h"
 #include "server/server.h"
 
 namespace tandem {
@@ -223,6 +224,16 @@ void stop_with_stdin() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+void save_prefixes(Engine* engine) {
+  const absl::StatusOr<SavedPrefixes> saved = engine->save_prefixes();
+  if (!saved.ok()) {
+    log_warn("prefix_store", {{"error", saved.status().message(), LogField::kMaxMessage}});
+  } else if (saved->files > 0) {
+    log_info("prefix_store",
+             {{"saved_files", saved->files}, {"pages", saved->pages}, {"bytes", saved->bytes}});
+  }
+}
+
 // Fetches the models of a hub that flags name.
 absl::Status fetch_models(Options* options) {
   options->fetch = [offline = options->check](const std::vector<std::string>& names) {
@@ -283,6 +294,10 @@ int run(const Options& options) {
     log_warn("statistics", {{"error", read.message(), LogField::kMaxMessage},
                             {"advice", "the file is replaced when the server stops"}});
   }
+  if (const absl::Status& read = engine->prefixes_read(); !read.ok()) {
+    log_warn("prefix_store", {{"error", read.message(), LogField::kMaxMessage},
+                              {"advice", "the file is replaced when prefixes are saved"}});
+  }
   (*server)->attach(engine.get());
   signals.arm(configuration->server.grace + kAfterGrace);
   if (options.port_file.has_value() && !write_port_file(*options.port_file, **server)) {
@@ -292,9 +307,16 @@ int run(const Options& options) {
   report_memory(configuration->server);
   log_info("ready", {{"grpc", (*server)->grpc_address()}, {"http", (*server)->http_address()}});
 
+  std::optional<PrefixSaver> saver;
+  if (!configuration->engine.prefix_store.empty()) {
+    saver.emplace([&engine] { save_prefixes(engine.get()); },
+                  configuration->server.prefix_store_interval);
+  }
   while (signals.wait() == Signals::Request::kReload) (*server)->reload();
+  if (saver.has_value()) saver->finish();  // while running streams finish
   (*server)->drain();
   server->reset();
+  saver.reset();
   if (const absl::Status saved = engine->save_statistics(); !saved.ok()) {
     log_warn("statistics", {{"error", saved.message(), LogField::kMaxMessage}});
   }

@@ -4,6 +4,7 @@
 #include "engine/base/flags.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "server/http/playground.h"
 
 namespace tandem {
 namespace {
@@ -34,6 +35,9 @@ Flags flags_of(Options* options) {
            &models->small);
   add_text(&flags, "small-masks", "DIRECTORY",
            "trained mask tokens of the small model (tuning/bita.py)", &models->small_masks);
+  flags.texts("adapter", "[NAME=]DIRECTORY",
+              "LoRA adapter of --model in PEFT's format, which requests name; repeatable",
+              &models->adapters);
   add_text(&flags, "device", "DEVICE", "device of --model: cpu:0, cuda:0, ... (default cpu:0)",
            &models->device);
   add_text(&flags, "dtype", "TYPE",
@@ -53,11 +57,19 @@ Flags flags_of(Options* options) {
   flags.section("Operation (override the file)");
   flags.number("grace-seconds", "SECONDS", "time for streams to finish after SIGTERM (default 30)",
                0, 86400, &options->grace_seconds);
+  flags.text("prefix-store", "FOLDER",
+             "save KV pages of common prompts in FOLDER, and start with them (default none)",
+             &options->prefix_store);
   flags.text("log-level", "LEVEL", "debug, info, warn, error (default info)", &options->log_level);
   flags.text("log-format", "FORMAT", "text, json (default text)", &options->log_format);
   flags.toggle("stop-with-stdin",
                "stop as after SIGTERM when standard input ends, for programs that own the\nserver",
                &options->stop_with_stdin);
+  flags.toggle("no-ui",
+               playground_files().empty()
+                   ? "no effect: this build has no playground, as Node.js was missing"
+                   : "do not serve the playground at / of the HTTP API",
+               &options->no_ui);
   flags.toggle("insecure", "allow calls from other machines without TLS", &options->insecure);
   flags.section("Other");
   flags.toggle("check", "check flags, configuration and files, then exit; reads no weights",
@@ -102,6 +114,9 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
     return out_of_range("--small-masks", quote_value(options.models.small_masks),
                         "with --model and --small only");
   }
+  if (options.config.has_value() && !options.models.adapters.empty()) {
+    return out_of_range("--adapter", quote_value(options.models.adapters[0]), "with --model only");
+  }
   if (options.log_level.has_value() && *options.log_level != "debug" &&
       *options.log_level != "info" && *options.log_level != "warn" &&
       *options.log_level != "error") {
@@ -141,9 +156,11 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   if (options.http.has_value()) out.server.http = *options.http;
   if (options.openai.has_value()) out.server.openai = *options.openai;
   if (options.otlp.has_value()) out.server.otlp.endpoint = *options.otlp;
+  if (options.prefix_store.has_value()) out.engine.prefix_store = *options.prefix_store;
   if (options.log_level.has_value()) out.server.log_level = *options.log_level;
   if (options.log_format.has_value()) out.server.log_format = *options.log_format;
   if (options.insecure) out.server.insecure = true;
+  if (options.no_ui) out.server.playground = false;
   if (options.grace_seconds.has_value()) {
     out.server.grace =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*options.grace_seconds));

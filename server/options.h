@@ -23,10 +23,12 @@ struct Options {
   std::optional<std::string> openai;
   std::optional<std::string> otlp;
   std::optional<std::string> port_file;
+  std::optional<std::string> prefix_store;
   std::optional<double> grace_seconds;
   std::optional<std::string> log_level;
   std::optional<std::string> log_format;
   bool insecure = false;
+  bool no_ui = false;
   bool help = false;
   bool version = false;
   bool check = false;

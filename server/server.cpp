@@ -130,8 +130,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerConfig config) {
   std::unique_ptr<Server> server(new Server(std::move(config)));
   const std::string& tokens = server->state_.config.bearer_token_file;
   if (!tokens.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(Authenticator by_token, Authenticator::load(tokens));
-    server->state_.authenticate_by(std::move(by_token));
+    TANDEM_ASSIGN_OR_RETURN(BearerTokens required, BearerTokens::load(tokens));
+    server->state_.authenticate_by(Authenticator(std::move(required)));
   }
   TANDEM_RETURN_IF_ERROR(server->listen());
   return server;
@@ -141,7 +141,7 @@ absl::Status Server::check(const ServerConfig& config) {
   if (config.use_tls) TANDEM_RETURN_IF_ERROR(check_tls(config.tls));
   if (config.openai_tls) TANDEM_RETURN_IF_ERROR(make_ssl_context(config.tls).status());
   if (config.bearer_token_file.empty()) return absl::OkStatus();
-  return Authenticator::load(config.bearer_token_file).status();
+  return BearerTokens::load(config.bearer_token_file).status();
 }
 
 absl::Status Server::listen() {
@@ -218,8 +218,8 @@ absl::Status Server::start_grpc() {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       config.use_tls ? tls_->credentials() : plain_credentials(&limiter_));
   set_limits(config, &builder);
-  for (RawService* service :
-       std::initializer_list<RawService*>{&generation_, &models_, &health_, &reflection_}) {
+  for (RawService* service : std::initializer_list<RawService*>{&generation_, &models_, &health_,
+                                                                &open_inference_, &reflection_}) {
     service->set_limiter(&limiter_);
     builder.RegisterService(service);
   }
@@ -314,11 +314,11 @@ void Server::reload() {
   const ServerConfig& config = state_.config;
   absl::Status read;
   if (!config.bearer_token_file.empty()) {
-    auto tokens = Authenticator::load(config.bearer_token_file);
+    auto tokens = BearerTokens::load(config.bearer_token_file);
     read = tokens.status();
     if (tokens.ok()) {
       log_clients(state_.authenticator()->names(), tokens->names());
-      state_.authenticate_by(*std::move(tokens));
+      state_.authenticate_by(Authenticator(*std::move(tokens)));
     }
   }
   if (config.use_tls) {

@@ -33,6 +33,7 @@
 #include "server/grpc/call_thread.h"
 #include "server/grpc/generation_service.h"
 #include "server/grpc/models_service.h"
+#include "server/grpc/open_inference_service.h"
 #include "server/grpc/reflection_service.h"
 #include "server/grpc/tls.h"
 #include "server/health/health_service.h"
@@ -95,9 +96,11 @@ class Server {
   ModelsService models_{state_};
   HealthService health_{[this] { return state_.services(); }, &state_.health_calls,
                         &state_.timeouts};
+  OpenInferenceService open_inference_{state_};
   ReflectionService reflection_{
-      {"tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health",
-       "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"},
+      {"tandem.v1.Generation", "tandem.v1.Models", "inference.GRPCInferenceService",
+       "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
+       "grpc.reflection.v1alpha.ServerReflection"},
       &state_.reflection_calls,
       &state_.timeouts};
   std::atomic<bool> process_error_logged_{false};

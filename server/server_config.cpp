@@ -164,6 +164,7 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
     out.cors_origins.push_back(origin);
   }
   if (in.has_openai_metrics()) out.openai_metrics = in.openai_metrics();
+  if (in.has_ui()) out.playground = in.ui();
   TANDEM_ASSIGN_OR_RETURN(out.otlp, otlp_config(file));
   if (in.has_log_level()) out.log_level = in.log_level();
   if (out.log_level != "debug" && out.log_level != "info" && out.log_level != "warn" &&
@@ -246,6 +247,7 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
   TANDEM_COUNT(max_transport_bytes, kLeastTransportBytes, out.memory_bytes / 2,
                out.max_transport_bytes);
   TANDEM_SECONDS(stuck_seconds, 1.0, 86400.0, out.stuck);
+  TANDEM_SECONDS(prefix_store_seconds, 1.0, 86400.0, out.prefix_store_interval);
   // The engine's configuration reports a value out of range.
   const pb::Limits& limits = file.proto().limits();
   if (const double stalled = limits.stalled_stream_seconds(); stalled > 0 && stalled <= 86400) {

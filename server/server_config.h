@@ -37,6 +37,7 @@ struct ServerConfig {
   std::string openai;                     // empty: off
   std::vector<std::string> cors_origins;  // of pages that may call it; "*": all
   bool openai_metrics = true;             // it serves /metrics too
+  bool playground = true;                 // it serves the web page of this build
   OtlpConfig otlp;
   Duration grace = std::chrono::seconds(30);
   std::string log_level = "info";
@@ -73,6 +74,7 @@ struct ServerConfig {
   int64_t max_transport_bytes = 1 << 28;                // the part that gRPC counts
   Duration stalled_stream = std::chrono::seconds(600);  // limits.stalled_stream_seconds
   Duration stuck = std::chrono::seconds(120);
+  Duration prefix_store_interval = std::chrono::seconds(300);
 };
 
 // The `server` section of `file`; reads the files that it names.

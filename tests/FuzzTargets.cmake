@@ -40,6 +40,10 @@ tandem_fuzz(config engine/host/fuzz/config_fuzz.cpp SEEDS engine/host/fuzz/seeds
 tandem_fuzz(request server/grpc/fuzz/request_fuzz.cpp SEEDS server/grpc/fuzz/seeds/* DEPS tandem_fuzzed_parts)
 
 tandem_fuzz(http_reader server/edge/fuzz/http_reader_fuzz.cpp
-  SEEDS server/edge/fuzz/seeds/* DEPS tandem::edge)
+  SEEDS server/edge/fuzz/seeds/http_reader/* DEPS tandem::edge)
+tandem_fuzz(bearer_tokens server/edge/fuzz/bearer_tokens_fuzz.cpp
+  SEEDS server/edge/fuzz/seeds/bearer_tokens/* MAX_BYTES 512 DEPS tandem::edge)
+tandem_fuzz(traceparent server/edge/fuzz/traceparent_fuzz.cpp
+  SEEDS server/edge/fuzz/seeds/traceparent/* MAX_BYTES 64 DEPS tandem::edge)
 tandem_fuzz(openai server/openai/fuzz/openai_fuzz.cpp
   SEEDS server/openai/fuzz/seeds/* DICT fuzz/json.dict DEPS tandem::openai)

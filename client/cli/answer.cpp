@@ -25,6 +25,7 @@ void put(const AnswerChoice& choice, Json* out) {
   }
   (*out)["usage"] = to_json(choice.finished.usage());
   (*out)["stats"] = to_json(choice.finished.stats());
+  if (choice.finished.has_trace()) (*out)["trace"] = to_json(choice.finished.trace());
   (*out)["tokens"] = Json::array();
   for (const v1::Token& token : choice.tokens) (*out)["tokens"].push_back(token_to_json(token));
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "client/cli/command.h"
 #include "client/cli/comparison.h"
+#include "client/cli/pass_trace.h"
 #include "client/cli/request_flags.h"
 #include "engine/base/status.h"
 
@@ -27,6 +29,7 @@ constexpr char kCompareIntro[] =
     "--set METHOD.FIELD=VALUE applies to that method only. Sampling uses --seed (default 0), so\n"
     "methods with the EXACT contract produce the same tokens. A method that fails is shown with\n"
     "its error; the others still run.\n\n"
+    "--trace writes the passes of every method as a time line for chrome://tracing or Perfetto.\n\n"
     "Exit status: 0 success, 1 a request failed, 2 wrong usage.\n";
 
 // The methods that the model offers, autoregressive decoding first: the baseline.
@@ -83,7 +86,7 @@ void print(const Compared& one, const Compared* baseline, bool colours) {
 // The requests, one for each method. Wrong usage is found before the first one is sent.
 absl::StatusOr<std::vector<v1::GenerateRequest>> requests_of(
     const std::vector<std::string>& methods, const RequestFlags& flags,
-    const v1::GenerateRequest& prompt) {
+    const v1::GenerateRequest& prompt, bool trace) {
   std::vector<v1::GenerateRequest> out;
   for (const std::string& method : methods) {
     TANDEM_ASSIGN_OR_RETURN(v1::GenerateRequest request,
@@ -93,18 +96,28 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> requests_of(
     request.set_n(1);
     request.set_return_token_texts(true);
     request.set_return_tokens(true);
+    if (trace) request.set_trace(true);
     if (!request.has_seed()) request.set_seed(0);
     out.push_back(std::move(request));
   }
   return out;
 }
 
+bool save_trace(const std::string& path, const std::vector<Compared>& done) {
+  std::ofstream out(path, std::ios::binary);
+  out << dump(chrome_trace(done)) << "\n";
+  if (out.flush()) return true;
+  std::fprintf(stderr, "tandem compare: --trace: cannot write %s\n", path.c_str());
+  return false;
+}
+
 absl::StatusOr<int> run_compare(CommandLine& line) {
   RequestFlags request_flags;
-  std::optional<std::string> methods;
+  std::optional<std::string> methods, trace;
   line.flags.section("Comparison");
   line.flags.text("methods", "NAMES", "methods, as in bild,ngram (default all that are offered)",
                   &methods);
+  line.flags.text("trace", "FILE", "write the passes in Chrome's trace format", &trace);
   line.add_format();
   line.add_color("color the differences: auto, always, never (default auto)");
   request_flags.add_to(&line.flags);
@@ -124,7 +137,8 @@ absl::StatusOr<int> run_compare(CommandLine& line) {
     TANDEM_ASSIGN_OR_RETURN(names, offered(line.client(), prompt.model()));
   }
   if (names.empty()) return out_of_range("--methods", "none", "names with commas");
-  TANDEM_ASSIGN_OR_RETURN(const auto requests, requests_of(names, request_flags, prompt));
+  TANDEM_ASSIGN_OR_RETURN(const auto requests,
+                          requests_of(names, request_flags, prompt, trace.has_value()));
 
   std::vector<Compared> done;
   done.reserve(names.size());  // `baseline` points into it
@@ -142,6 +156,7 @@ absl::StatusOr<int> run_compare(CommandLine& line) {
     if (!one.status.ok()) request_failed(annotate(one.status, one.method));
   }
   write_out(line.json() ? dump(comparison_json(done)) + "\n" : comparison_table(done));
+  if (trace.has_value() && !save_trace(*trace, done)) failed = true;
   return failed ? kFailed : kSuccess;
 }
 

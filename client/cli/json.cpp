@@ -58,7 +58,8 @@ Json value_to_json(const Message& message, const FieldDescriptor* field, int ind
 
 std::string enum_name(const google::protobuf::EnumValueDescriptor* value) {
   const std::string& type = value->type()->full_name();
-  const bool lower = type == "tandem.v1.Method" || type == "tandem.v1.Source";
+  const bool lower = type == "tandem.v1.Method" || type == "tandem.v1.Source" ||
+                     type == "tandem.v1.PassRole" || type == "tandem.v1.PassKind";
   const std::string name = short_name(value);
   return lower ? absl::AsciiStrToLower(name) : name;
 }
@@ -97,6 +98,7 @@ Json token_to_json(const v1::Token& token) {
                        {"confirmed", source(token.confirmed())}};
   if (token.corrected()) out["provenance"]["corrected"] = true;
   if (token.has_proposed_index()) out["provenance"]["index"] = token.proposed_index();
+  if (token.pass_number() != 0) out["pass"] = token.pass_number();
   if (token.has_logprob()) out["logprob"] = token.logprob();
   if (!token.top_logprobs().empty()) {
     out["top_logprobs"] = Json::array();

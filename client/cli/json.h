@@ -1,7 +1,8 @@
 // Converts messages to JSON: fields by their proto names, numbers as numbers.
 //
-// Enum values have no prefix: methods and sources in lower case ("bild", "large"), all others in
-// upper case ("EXACT", "EOS"). Bytes are arrays of numbers. Pure functions.
+// Enum values have no prefix: methods, sources, roles and kinds of passes in lower case ("bild",
+// "large", "verify"), all others in upper case ("EXACT", "EOS"). Bytes are arrays of numbers. Pure
+// functions.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -17,8 +18,8 @@ using Json = nlohmann::ordered_json;
 // All fields, including zeros. Omits unset `optional` fields and messages.
 Json to_json(const google::protobuf::Message& message);
 
-// {"id", "provenance": {"proposed", "confirmed", optional "corrected": true, "index"}, and if
-// requested "text", "bytes", "logprob", "top_logprobs"}
+// {"id", "provenance": {"proposed", "confirmed", optional "corrected": true, "index"}, optional
+// "pass", and if requested "text", "bytes", "logprob", "top_logprobs"}
 Json token_to_json(const v1::Token& token);
 
 // The name of an enum value, as above.

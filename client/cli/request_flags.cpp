@@ -29,6 +29,7 @@ struct Described {
 const std::map<std::string, Described>& descriptions() {
   static const auto* const kAll = [] {
     auto* const all = new std::map<std::string, Described>{
+        {"adapter", {"NAME", "LoRA adapter of the model"}},
         {"request_id", {"ID", "id for the response and the server's logs"}},
         {"add_special_tokens",
          {"", "add the tokenizer's special tokens to a text prompt (default true)"}},
@@ -86,6 +87,7 @@ constexpr std::pair<const char*, const char*> kOtherNames[] = {
     {"input", "prompt-file"},
     {"file", "prompt-file"},
     {"system-prompt", "system"},
+    {"lora", "adapter"},
     {"num-return-sequences", "n"},
     {"best-of", "n"},
     {"json-schema-file", "json-schema"},
@@ -183,6 +185,7 @@ void RequestFlags::add_to(Flags* flags, bool prompts) {
     const bool in_oneof = field->real_containing_oneof() != nullptr;
     const bool is_message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (in_oneof || (is_message && !field->is_map()) || field->name() == "model") continue;
+    if (field->name() == "trace") continue;  // --set trace=true; `compare` has a file of that name
     const auto described = descriptions().find(field->name());
     const bool known = described != descriptions().end();
     const std::string help = known ? described->second.help : "not supported by this version";

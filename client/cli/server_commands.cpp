@@ -56,6 +56,10 @@ void print_model(const v1::Model& model) {
                 (count(static_cast<double>(part.weight_bytes())) + "B").c_str(),
                 part.device().c_str(), part.device_lost() ? " (lost)" : "");
   }
+  for (const v1::Adapter& adapter : model.adapters()) {
+    std::printf("  adapter  %-15s rank %d, %s\n", adapter.name().c_str(), adapter.rank(),
+                (count(static_cast<double>(adapter.weight_bytes())) + "B").c_str());
+  }
   std::printf("  limits   vocabulary %d, context %d, new tokens %d%s\n",
               model.limits().vocab_size(), model.limits().context_length(),
               model.limits().max_new_tokens(), model.has_chat_template() ? ", chat" : "");

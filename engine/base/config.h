@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/enum_names.h"
+#include "engine/base/ids.h"
 #include "engine/base/settings.h"
 
 namespace tandem {
@@ -120,6 +121,12 @@ struct ModelConfig {
   std::vector<ExtraConfig> loras;  // LoRA adapters: PEFT directories, by LoraId
 };
 
+// A LoRA adapter of a deployment, which requests name in `adapter`.
+struct AdapterConfig {
+  std::string name;  // unique in the deployment
+  LoraId id;         // into ModelConfig::loras of the large model
+};
+
 // A deployment, which requests name in `model`: models in roles.
 struct DeploymentConfig {
   std::string name;
@@ -132,6 +139,7 @@ struct DeploymentConfig {
   std::string tool_format;  // "hermes", "none", ...
   std::string reasoning_open, reasoning_close;
   bool no_reasoning = false;  // the template's tags are text
+  std::vector<AdapterConfig> adapters;
   // By method: default parameters, and fields that only a deployment may set.
   std::map<std::string, Settings> methods;
 };
@@ -183,6 +191,8 @@ struct EngineConfig {
   int text_threads = 1;         // detokenization
   int tokenize_threads = 1;     // tokenization of prompts
   std::string statistics_file;  // engine/host/statistics.h; empty: none
+  std::string prefix_store;     // a folder (engine/host/prefixes/prefix_store.h); empty: none
+  int64_t prefix_store_bytes = int64_t{1} << 30;  // of one file
 };
 
 }  // namespace tandem

@@ -15,6 +15,8 @@ enum class Pooling : uint8_t {
   kFirst,  // the first one: the CLS token
 };
 
+inline constexpr int64_t kMaxDenseWidth = 1 << 20;  // of DenseLayer::in and out
+
 // y = activation(W x + b)
 struct DenseLayer {
   int in = 0;

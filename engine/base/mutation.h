@@ -65,6 +65,8 @@ namespace tandem {
   X(UnseededOrder, 15, "ready coroutines run in an order that no seed determines")               \
   X(RealTime, 15, "launches depend on the real clock")                                           \
   X(IgnoreSalt, 13, "a client's prefix is shared with another client despite the salt")          \
+  X(IgnoreLora, 13, "prefixes are shared by requests with different LoRA adapters")              \
+  X(RecomputeWithoutLora, 6, "rows that preemption took are recomputed without the adapter")     \
   X(UnmaskSibling, 7, "a row of a tree sees its sibling instead of its parent")                  \
   X(AcceptSibling, 7, "a tree's row always draws its first child")                               \
   X(KeepLastRow, 7, "a tree's last row replaces the last accepted one")                          \

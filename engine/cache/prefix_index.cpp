@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <unordered_map>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -83,6 +84,7 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
   if (const Node* known = child(parent, hash, tokens)) return known->page;
   auto node = std::make_unique<Node>();
   node->page = page;
+  node->number = ++numbers_;
   node->hash = hash;
   node->tokens.assign(tokens.begin(), tokens.end());
   node->root = parent->root;
@@ -96,6 +98,50 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
   pool_->add_to_index(page, root.salt);
   ++version_;
   return page;
+}
+
+void PrefixIndex::use(std::span<const PageId> chain) {
+  ++uses_;
+  for (const PageId page : chain) nodes_[page.index()]->used = uses_;
+}
+
+bool PrefixIndex::knows(const Name& name) const {
+  const Node* const node = nodes_[name.page.index()].get();
+  return node != nullptr && node->number == name.number;
+}
+
+std::vector<PrefixIndex::SharedPage> PrefixIndex::shared(size_t most) const {
+  // Each after its predecessor, which was not used before it.
+  struct Found {
+    const Node* node;
+    size_t place;
+  };
+  std::vector<Found> found;
+  const Node* const root = root_of(PrefixRoot());
+  std::vector<const Node*> open;
+  if (root != nullptr) open.push_back(root);
+  while (!open.empty()) {
+    const Node* const at = open.back();
+    open.pop_back();
+    if (at != root) found.push_back({at, found.size()});
+    for (const Node* n = at->first; n != nullptr; n = n->right) {
+      if (n->used > 0) open.push_back(n);
+    }
+  }
+  std::ranges::sort(found, [](const Found& a, const Found& b) {
+    return a.node->used != b.node->used ? a.node->used > b.node->used : a.place < b.place;
+  });
+  if (found.size() > most) found.resize(most);
+  std::unordered_map<const Node*, int> places;
+  std::vector<SharedPage> pages;
+  for (const Found& f : found) {
+    const auto before = places.find(f.node->before);
+    places.emplace(f.node, static_cast<int>(pages.size()));
+    pages.push_back({{f.node->page, f.node->number},
+                     before == places.end() ? -1 : before->second,
+                     f.node->tokens});
+  }
+  return pages;
 }
 
 void PrefixIndex::unlink(Node* node) {

@@ -31,6 +31,7 @@ namespace tandem {
 struct PrefixRoot {
   std::string salt;    // of one client, or empty
   AdapterId adapter;   // of the inputs; invalid: none
+  LoraId lora;         // of the layers; invalid: none
   std::string source;  // memories and conditioning (prefix_dependencies()); empty: none
   friend auto operator<=>(const PrefixRoot&, const PrefixRoot&) = default;
 };
@@ -56,6 +57,25 @@ class PrefixIndex {
   PageId insert(const PrefixRoot& root, PageId before, std::span<const Token> tokens, PageId page);
   bool knows(PageId page) const { return pool_->indexed(page); }
 
+  // Sequences other than those that filled the pages of a chain use it: its pages are shared.
+  // REQUIRES: knows() all of them; a page's predecessors are in this chain, or in one used since.
+  void use(std::span<const PageId> chain);
+  // An indexed page. The number differs from that of all other pages and times.
+  struct Name {
+    PageId page;
+    uint64_t number = 0;
+    friend bool operator==(const Name&, const Name&) = default;
+  };
+  bool knows(const Name& name) const;
+  struct SharedPage {
+    Name name;
+    int before = -1;  // the index of its predecessor in the list; -1: none
+    std::vector<Token> tokens;
+  };
+  // Shared pages whose content depends only on their tokens (PrefixRoot{}), each after its
+  // predecessor. At most `most`: the last used ones, last used first.
+  std::vector<SharedPage> shared(size_t most) const;
+
   // Removes a cached page for one that `client` needs (PagePool::evicted_for()), and its
   // successors. Adds the pages that become free to `freed`: at least that page. REQUIRES:
   // pool.cached() > 0.
@@ -75,6 +95,8 @@ class PrefixIndex {
   struct Node {
     PageId page;        // invalid: a root
     uint64_t hash = 0;  // of its tokens and all earlier ones
+    uint64_t number = 0;
+    uint64_t used = 0;  // the time of the last use(); 0: none
     std::vector<Token> tokens;
     const PrefixRoot* root = nullptr;
     Node* before = nullptr;                  // null: a root
@@ -97,6 +119,8 @@ class PrefixIndex {
   std::vector<Node*> buckets_;                // by hash: a power of two, at least one for each page
   size_t known_ = 0;
   uint64_t version_ = 0;
+  uint64_t numbers_ = 0;
+  uint64_t uses_ = 0;
 };
 
 }  // namespace tandem

@@ -112,6 +112,7 @@ void SequenceCache::append(int to, const Tree& tree) {
   const int past = rows(to);
   const int n = rows() + static_cast<int>(tree.size());
   TANDEM_CHECK(n <= reserved_rows());
+  has_run_ = true;
   for (int p = rows() / pools_->page_rows; p < page_count(n); ++p) {
     const auto i = static_cast<size_t>(p);
     TANDEM_CHECK(pools_->kv.owners(pages_[i]) == 1 || mutated(Mutation::kWriteShared));
@@ -317,10 +318,11 @@ void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> token
       static_cast<int>(std::min(static_cast<size_t>(reusable()), tokens.size()) / page_rows);
   const auto page = [this](int i) -> PageId& { return pages_[static_cast<size_t>(i)]; };
   if (published_ > 0 && !pools_->prefixes.knows(page(published_ - 1))) published_ = 0;
+  size_t shared = 0;  // leading pages of which another sequence's are indexed
   for (; published_ < pages; ++published_) {
     const auto begin = static_cast<size_t>(published_) * page_rows;
     const auto rows = tokens.subspan(begin, page_rows);
-    if (!std::ranges::equal(rows, inputs().subspan(begin, page_rows))) return;
+    if (!std::ranges::equal(rows, inputs().subspan(begin, page_rows))) break;
     PageId& mine = page(published_);
     if (pools_->prefixes.knows(mine)) continue;  // shared with a fork that published it
     const PageId before = published_ > 0 ? page(published_ - 1) : PageId();
@@ -330,7 +332,9 @@ void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> token
     pools_->kv.share(known);
     release(Store::kKv, mine);
     mine = known;
+    shared = static_cast<size_t>(published_) + 1;
   }
+  if (shared > 0) pools_->prefixes.use(std::span(pages_).first(shared));
 }
 
 int SequenceCache::adopt(const PrefixRoot& root, std::span<const Token> tokens, int at_most) {
@@ -338,6 +342,8 @@ int SequenceCache::adopt(const PrefixRoot& root, std::span<const Token> tokens, 
   if (!pools_->prefix_cache || at_most < pools_->page_rows) return 0;
   pages_ = pools_->prefixes.find(root, tokens, static_cast<size_t>(at_most / pools_->page_rows));
   for (const PageId page : pages_) pools_->kv.share(page);
+  // After preemption the pages may be its own.
+  if (!has_run_) pools_->prefixes.use(pages_);
   full_ = done_ = top_from_ = static_cast<int>(pages_.size()) * pools_->page_rows;
   published_ = static_cast<int>(pages_.size());
   inputs_.assign(tokens.begin(), tokens.begin() + full_);

@@ -194,6 +194,7 @@ class SequenceCache {
   int full_ = 0;               // rows that have done all layers
   int done_ = 0;               // of these, rows whose passes are done
   int private_ = kNone;        // the first row that depends on more than tokens
+  bool has_run_ = false;       // passes, before clear() too
   int published_ = 0;          // leading pages that the index has, unless it evicted them
   std::vector<int> frontier_;  // by row from full_ on: layers done
   std::vector<Token> inputs_;  // by row

@@ -164,7 +164,7 @@ Task<bool> verify(Gen g, Policy policy, SmallRun run) {
   const size_t accepted = rolled_back ? m : y.size();
   g.stats().own[BildFigures::kRollbacks] += rolled_back;
   g.stats().own[BildFigures::kRolledBackTokens] += static_cast<int64_t>(y.size() - accepted);
-  g.stats().count_verification(static_cast<int64_t>(y.size()), static_cast<int64_t>(accepted));
+  g.count_verification(static_cast<int64_t>(y.size()), static_cast<int64_t>(accepted));
 
   std::vector<Emitted> out;
   for (size_t i = 0; i < accepted; ++i) {

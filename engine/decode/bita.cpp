@@ -121,7 +121,7 @@ Task<void> bita(Gen g, BitaParams a) {
     g.retain(L.cache, w.path);
     const int64_t accepted = g.stats().small_tokens;
     const bool ended = g.emit(std::move(w.out));
-    g.stats().count_verification(rows.tree.size(), g.stats().small_tokens - accepted);
+    g.count_verification(rows.tree.size(), g.stats().small_tokens - accepted);
     if (ended) co_return;
   }
 }

@@ -46,6 +46,7 @@ struct Emitted {
   float logprob = kUnset;
   std::vector<Ranked> top;
   bool end = false;  // set by the loop: ends the request, not part of its text
+  int pass = 0;      // likewise: the number of the pass that made it final, from 1
 };
 
 // Capacity for `rows` rows beyond those that have done stage.to layers.
@@ -145,6 +146,9 @@ class Sequence {
   virtual int end_tokens() const = 0;
   virtual int remaining() const = 0;
   virtual bool emit(std::span<Emitted> tokens) = 0;
+  virtual void count_verification(int64_t drafted, int64_t accepted) {
+    stats().count_verification(drafted, accepted);
+  }
 };
 
 class Gen {
@@ -225,6 +229,11 @@ class Gen {
   // ended.
   bool emit(std::vector<Emitted> tokens) { return s_->emit(tokens); }
   bool emit(Emitted token) { return s_->emit({&token, 1}); }
+  // Counts a verification by the large model's last pass, which accepted `accepted` of `drafted`
+  // tokens. No-op without drafts.
+  void count_verification(int64_t drafted, int64_t accepted) {
+    s_->count_verification(drafted, accepted);
+  }
 
  private:
   Sequence* s_;

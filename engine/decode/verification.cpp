@@ -49,7 +49,7 @@ Task<Verified> verify_drafts(Gen g, Drafts drafts, Source drafter) {
   const int64_t before = g.stats().small_tokens;
   const bool ended = g.emit(std::move(out));
   // Accepted drafts behind the end of the request do not count.
-  g.stats().count_verification(drafts.size(), g.stats().small_tokens - before);
+  g.count_verification(drafts.size(), g.stats().small_tokens - before);
   if (!ended) g.truncate(T.cache, static_cast<int>(g.seq().size()) - 1);
   co_return Verified{r.accepted, ended};
 }

@@ -23,10 +23,10 @@ absl::StatusOr<GrammarMatcher> CompiledGrammar::start() const {
 }
 
 absl::StatusOr<std::shared_ptr<GrammarConstraint>> GrammarConstraint::of(
-    std::shared_ptr<const CompiledGrammar> grammar, Worker* workers) {
+    std::shared_ptr<const CompiledGrammar> grammar, GrammarThreads threads) {
   TANDEM_ASSIGN_OR_RETURN(GrammarMatcher matcher, grammar->start());
   return std::shared_ptr<GrammarConstraint>(
-      new GrammarConstraint(std::move(grammar), std::move(matcher), workers));
+      new GrammarConstraint(std::move(grammar), std::move(matcher), threads));
 }
 
 std::shared_ptr<const LegalTokens> GrammarConstraint::after(std::span<const Token> answer) {
@@ -35,14 +35,51 @@ std::shared_ptr<const LegalTokens> GrammarConstraint::after(std::span<const Toke
   if (auto legal = known(hash, answer, &found); found) return legal;
   const std::lock_guard lock(matcher_mutex_);
   if (auto legal = known(hash, answer, &found); found) return legal;  // computed meanwhile
+  const auto begin = std::chrono::steady_clock::now();
   std::shared_ptr<const LegalTokens> legal = compute(answer);
+  timed(std::chrono::steady_clock::now() - begin);
   retain(hash, answer, legal);
   return legal;
 }
 
+void GrammarConstraint::timed(std::chrono::steady_clock::duration mask) {
+  if (mask > kPatience) {
+    slow_ = kSlowMasks;
+  } else if (slow_ > 0) {
+    --slow_;
+  }
+}
+
 void GrammarConstraint::prepare(std::vector<Token> answer) {
-  if (workers_ == nullptr) return;
-  workers_->post([self = shared_from_this(), answer = std::move(answer)] { self->after(answer); });
+  if (threads_.fast == nullptr) return;
+  bool found = false;
+  known(hash_of(answer), answer, &found);
+  if (!found) post([this, answer = std::move(answer)] { after(answer); });
+}
+
+std::optional<std::shared_ptr<const LegalTokens>> GrammarConstraint::soon(
+    std::span<const Token> answer) {
+  if (threads_.fast == nullptr) return after(answer);
+  const uint64_t hash = hash_of(answer);
+  bool found = false;
+  std::shared_ptr<const LegalTokens> legal = known(hash, answer, &found);
+  if (found) return legal;
+  prepare({answer.begin(), answer.end()});
+  if (slow_ > 0) return std::nullopt;
+  MutexLock lock(&answers_mutex_);
+  auto at = answers_.end();
+  const auto is_known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(answers_mutex_) {
+    at = find(hash, answer);
+    return at != answers_.end();
+  };
+  if (!answered_.wait_for(lock, kPatience, is_known)) return std::nullopt;
+  return at->legal;
+}
+
+void GrammarConstraint::post(absl::AnyInvocable<void()> job) {
+  if (threads_.fast == nullptr) return job();
+  Worker* const thread = slow_ > 0 && threads_.slow != nullptr ? threads_.slow : threads_.fast;
+  thread->post([self = shared_from_this(), job = std::move(job)]() mutable { job(); });
 }
 
 std::shared_ptr<const LegalTokens> GrammarConstraint::known(std::span<const Token> answer) {
@@ -67,13 +104,18 @@ std::shared_ptr<const LegalTokens> GrammarConstraint::known(uint64_t hash,
                                                             std::span<const Token> path,
                                                             bool* found) {
   const MutexLock lock(&answers_mutex_);
-  const auto at = std::ranges::find_if(answers_, [&](const Answer& a) {
-    return a.hash == hash && std::ranges::equal(a.path, path);
-  });
+  const auto at = find(hash, path);
   *found = at != answers_.end();
   if (!*found) return nullptr;
   answers_.splice(answers_.begin(), answers_, at);
   return at->legal;
+}
+
+std::list<GrammarConstraint::Answer>::iterator GrammarConstraint::find(
+    uint64_t hash, std::span<const Token> path) {
+  return std::ranges::find_if(answers_, [&](const Answer& a) {
+    return a.hash == hash && std::ranges::equal(a.path, path);
+  });
 }
 
 void GrammarConstraint::retain(uint64_t hash, std::span<const Token> path,
@@ -81,6 +123,7 @@ void GrammarConstraint::retain(uint64_t hash, std::span<const Token> path,
   const MutexLock lock(&answers_mutex_);
   if (answers_.size() >= kRetained) answers_.pop_back();
   answers_.push_front({hash, {path.begin(), path.end()}, std::move(legal)});
+  answered_.notify_all();
 }
 
 std::shared_ptr<const LegalTokens> GrammarConstraint::compute(std::span<const Token> path) {

@@ -24,7 +24,7 @@ absl::StatusOr<std::shared_ptr<GrammarConstraint>> Grammars::constraint(
     grammar = std::make_shared<const CompiledGrammar>(words, std::move(start));
     retain({client, words.get(), spec, grammar});
   }
-  return GrammarConstraint::of(std::move(grammar), &workers_);
+  return GrammarConstraint::of(std::move(grammar), {&fast_, &slow_});
 }
 
 int64_t Grammars::compiled() const {

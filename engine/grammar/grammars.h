@@ -30,8 +30,7 @@ class Grammars {
   static constexpr size_t kRetained = 64;           // compiled grammars
   static constexpr size_t kRetainedText = 4 << 20;  // bytes of their specs
 
-  // threads: of TokenConstraint::prepare().
-  explicit Grammars(int threads = 1) : workers_(threads, {}, "grammars") {}
+  Grammars() : slow_(1, {}, "slow grammars"), fast_(1, {}, "grammars") {}
 
   // The constraint of one choice. ends: end-of-text tokens. Errors: INVALID_ARGUMENT as of
   // GrammarVocabulary.
@@ -66,7 +65,9 @@ class Grammars {
   size_t text_ ABSL_GUARDED_BY(mutex_) = 0;           // bytes of their specs
   int64_t compiled_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  Worker workers_;  // last: its jobs use constraints
+  // Last: their jobs use constraints, and those of fast_ post to slow_.
+  Worker slow_;
+  Worker fast_;
 };
 
 }  // namespace tandem

@@ -164,6 +164,30 @@ void set_answer_formats(Deployment* d) {
   d->small_answers = answer_format_of(d->config, chat.chat.get(), *d->small->tokenizer);
 }
 
+// Adapters belong to decoders: requests of an encoder or for embeddings take none.
+absl::Status add_adapters(Metrics* metrics, Deployment* d) {
+  const LoadedModel& large = *d->large;
+  if (d->config.adapters.empty()) return absl::OkStatus();
+  if (large.encoder != nullptr || large.shape.embeds_only) {
+    return out_of_range(field_of(*d, "adapters"), d->config.adapters.size(),
+                        absl::StrCat("none, as ", large.config.name,
+                                     large.encoder ? " has an encoder" : " only embeds"));
+  }
+  for (const AdapterConfig& config : d->config.adapters) {
+    if (config.id.index() >= large.shape.loras.size()) {
+      return out_of_range(field_of(*d, "adapters"), quote_value(config.name),
+                          absl::StrCat("the adapters that ", large.config.name,
+                                       " has loaded: ", large.shape.loras.size()));
+    }
+    AdapterSeries& series = metrics->adapters.emplace_back();
+    series.model = d->name;
+    series.adapter = config.name;
+    d->adapters.push_back({config.name, config.id, std::make_shared<AcceptanceStats>(),
+                           std::make_shared<AcceptanceStats>(), &series});
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
                                            const LimitsConfig& limits, const Models& models,
                                            Metrics* metrics) {
@@ -184,6 +208,7 @@ absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
   TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));
   TANDEM_RETURN_IF_ERROR(check_embeds_only(d));
   TANDEM_RETURN_IF_ERROR(check_methods(declared, d));
+  TANDEM_RETURN_IF_ERROR(add_adapters(metrics, &d));
   d.notices = notices_of(d);
   set_lengths(limits, &d);
   compile_methods(declared, &d);
@@ -224,9 +249,10 @@ ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
 
 const DeploymentConfig& config_of(const Deployment& deployment) { return deployment.config; }
 
-bool Deployment::answers_in_small_tokens(const GenerateRequest& request) const {
+// A conditioned small model follows the large one without adapters.
+bool Deployment::answers_in_small_tokens(const GenerateRequest& request, bool adapted) const {
   if (request.method != kAuto) return answers_in_small_tokens(request.method);
-  return answers_in_small_tokens(methods.front().method) && !searches_beams(request) &&
+  return !adapted && answers_in_small_tokens(methods.front().method) && !searches_beams(request) &&
          request.require_contract <= Contract::kLossy;
 }
 
@@ -238,6 +264,21 @@ bool Deployment::can_run(const LoadedModel& model) const {
 const MethodInfo* Deployment::offers(absl::string_view method) const {
   const auto it = std::ranges::find(methods, method, &MethodInfo::method);
   return it == methods.end() ? nullptr : &*it;
+}
+
+const DeploymentAdapter* Deployment::find_adapter(absl::string_view adapter) const {
+  const auto it = std::ranges::find(adapters, adapter, &DeploymentAdapter::name);
+  return it == adapters.end() ? nullptr : &*it;
+}
+
+const std::shared_ptr<AcceptanceStats>& Deployment::acceptance_of(LoraId lora) const {
+  const auto it = std::ranges::find(adapters, lora, &DeploymentAdapter::id);
+  return it == adapters.end() ? acceptance_stats : it->acceptance_stats;
+}
+
+const std::shared_ptr<AcceptanceStats>& Deployment::conditioned_of(LoraId lora) const {
+  const auto it = std::ranges::find(adapters, lora, &DeploymentAdapter::id);
+  return it == adapters.end() ? conditioned_stats : it->conditioned_stats;
 }
 
 std::string Deployment::offered() const {
@@ -266,11 +307,16 @@ DeploymentInfo Deployment::info() const {
       info.models.back().device_lost = lost && lost(model->device);
     }
   }
+  for (const DeploymentAdapter& adapter : adapters) {
+    const LoraShape& shape = large->shape.loras[adapter.id.index()];
+    info.adapters.push_back({adapter.name, shape.rank, shape.bytes});
+  }
   info.vocab_size = vocab_size;
   info.context_length = context_length;
   info.max_new_tokens = max_new_tokens;
   info.embedding_width = large->embedding.width(large->shape.hidden_size);
   info.has_chat_template = large->chat && large->chat->present();
+  info.sampling = resolve_sampling({}, large->defaults);
   return info;
 }
 

@@ -30,6 +30,15 @@ struct ConditionedMethod {
   const AdapterShape* adapter = nullptr;
 };
 
+// A LoRA adapter of the large model, as requests see it.
+struct DeploymentAdapter {
+  std::string name;
+  LoraId id;
+  // As those of Deployment, of requests with the adapter.
+  std::shared_ptr<AcceptanceStats> acceptance_stats, conditioned_stats;
+  AdapterSeries* series = nullptr;
+};
+
 struct Deployment {
   std::string name;
   DeploymentConfig config;
@@ -49,10 +58,11 @@ struct Deployment {
   int early_vocabulary = 0;  // for tokens that an early layer or masks of the large model propose
   std::shared_ptr<AcceptanceStats> acceptance_stats;   // shared by the deployment's requests
   std::shared_ptr<AcceptanceStats> conditioned_stats;  // the same, of a conditioned small model
-  AnswerFormat large_answers;                          // of answers that the large model writes
-  AnswerFormat small_answers;                          // the small one
-  Grammars* grammars = nullptr;                        // of all deployments; null: no constraints
-  bool share_tokens = true;  // large and small model mean the same token by each id
+  std::vector<DeploymentAdapter> adapters;
+  AnswerFormat large_answers;    // of answers that the large model writes
+  AnswerFormat small_answers;    // the small one
+  Grammars* grammars = nullptr;  // of all deployments; null: no constraints
+  bool share_tokens = true;      // large and small model mean the same token by each id
   // Set if large and small model have different tokens, or only one has an encoder. Then only this
   // method and autoregressive decoding are offered.
   std::optional<ConditionedMethod> conditioning;
@@ -76,20 +86,28 @@ struct Deployment {
   bool answers_in_small_tokens(absl::string_view method) const {
     return conditioned_only() && method == conditioning->method;
   }
-  bool answers_in_small_tokens(const GenerateRequest& request) const;
+  bool answers_in_small_tokens(const GenerateRequest& request) const {
+    return answers_in_small_tokens(request, !request.adapter.empty());
+  }
+  // `adapted`: the request has an adapter, which it may name in its `model`.
+  bool answers_in_small_tokens(const GenerateRequest& request, bool adapted) const;
   const AnswerFormat& answer_format(const LoadedModel& writer) const {
     return &writer == small ? small_answers : large_answers;
   }
   // Is there an instance of the model on a device that is not lost?
   bool can_run(const LoadedModel& model) const;
   const MethodInfo* offers(absl::string_view method) const;
+  const DeploymentAdapter* find_adapter(absl::string_view name) const;  // null: there is none
+  // Statistics of requests with an adapter of the large model; invalid: without.
+  const std::shared_ptr<AcceptanceStats>& acceptance_of(LoraId lora) const;
+  const std::shared_ptr<AcceptanceStats>& conditioned_of(LoraId lora) const;
   std::string offered() const;  // "autoregressive, ngram"
   DeploymentInfo info() const;
 };
 
 // Every deployment of the configuration. INVALID_ARGUMENT, with field, value and what is allowed,
 // if its models or its methods' settings do not fit together. `metrics` gets a series for each
-// method of each deployment.
+// method and each adapter of each deployment.
 absl::StatusOr<std::vector<Deployment>> make_deployments(
     const EngineConfig& config, const std::map<std::string, LoadedModel>& models, Metrics* metrics);
 

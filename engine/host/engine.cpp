@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/thread.h"
 #include "engine/decode/autoregressive.h"
@@ -61,6 +59,10 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
   for (Deployment& d : deployments) d.grammars = &grammars;
   for (Deployment& d : deployments) d.lost = [this](DeviceId device) { return lost(device); };
   if (!config.statistics_file.empty()) read_statistics();
+  if (!config.prefix_store.empty()) {
+    prefixes = std::make_unique<PrefixStore>(config, by_id);
+    prefixes_read = prefixes->restore(devices->backends(), progress, loop.get());
+  }
   loop_thread = start_thread("the scheduler", [this] { loop->run(); });
   for (const LoadedModel* m : by_id) {
     if (!m->shape.encodes) TANDEM_RETURN_IF_ERROR(warm_up(*m));  // encoders run with their decoders
@@ -136,18 +138,6 @@ void Engine::Impl::stop() {
   loop_thread.join();
 }
 
-absl::StatusOr<const Deployment*> Engine::Impl::find(absl::string_view name) const {
-  for (const Deployment& d : deployments) {
-    if (d.name == name) return &d;
-  }
-  const std::string known = absl::StrJoin(
-      deployments, ", ",
-      [](std::string* out, const Deployment& d) { absl::StrAppend(out, "\"", d.name, "\""); });
-  return with_reason(
-      absl::NotFoundError(absl::StrCat("model: ", quote_value(name), "; known: ", known)),
-      "MODEL_NOT_FOUND");
-}
-
 void Engine::Impl::stop_running() {
   ingress.stop();
   loop->stop_all(shutting_down());
@@ -186,15 +176,16 @@ void Engine::pause(RequestId id) { impl_->loop->pause(id); }
 void Engine::resume(RequestId id) { impl_->loop->resume(id); }
 
 std::string Engine::token_bytes(absl::string_view model, Token id) const {
-  const auto deployment = impl_->find(model);
-  return deployment.ok() ? (*deployment)->large->tokenizer->token_bytes(id) : "";
+  const auto target = impl_->find(model);
+  return target.ok() ? target->deployment->large->tokenizer->token_bytes(id) : "";
 }
 
 std::function<std::string(Token)> Engine::token_bytes(const GenerateRequest& request) const {
-  const auto found = impl_->find(request.model);
-  if (!found.ok()) return [](Token) { return std::string(); };
-  const Deployment& d = **found;
-  const LoadedModel* const writer = d.answers_in_small_tokens(request) ? d.small : d.large;
+  const auto target = impl_->find(request.model, request.adapter);
+  if (!target.ok()) return [](Token) { return std::string(); };
+  const Deployment& d = *target->deployment;
+  const bool small = d.answers_in_small_tokens(request, target->adapter != nullptr);
+  const LoadedModel* const writer = small ? d.small : d.large;
   return [writer](Token id) { return writer->tokenizer->token_bytes(id); };
 }
 
@@ -204,9 +195,14 @@ std::vector<DeploymentInfo> Engine::deployments() const {
   return infos;
 }
 
-absl::StatusOr<DeploymentInfo> Engine::deployment(absl::string_view name) const {
-  TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, impl_->find(name));
-  return deployment->info();
+absl::StatusOr<DeploymentInfo> Engine::deployment(absl::string_view model) const {
+  TANDEM_ASSIGN_OR_RETURN(const Target target, impl_->find(model));
+  return target.deployment->info();
+}
+
+std::string Engine::adapter(absl::string_view model, absl::string_view adapter) const {
+  const auto target = impl_->find(model, adapter);
+  return target.ok() && target->adapter ? target->adapter->name : "";
 }
 
 std::vector<DeviceInfo> Engine::devices() const {
@@ -242,6 +238,13 @@ absl::Status Engine::save_statistics() {
   return write_statistics(config.statistics_file,
                           collect_statistics(config, impl_->devices->models().all(),
                                              impl_->deployments, impl_->loop.get()));
+}
+
+const absl::Status& Engine::prefixes_read() const { return impl_->prefixes_read; }
+
+absl::StatusOr<SavedPrefixes> Engine::save_prefixes() {
+  if (impl_->prefixes == nullptr) return SavedPrefixes();
+  return impl_->prefixes->save(impl_->loop.get());
 }
 
 void Engine::start_drain() { impl_->draining.store(true); }

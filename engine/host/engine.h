@@ -19,6 +19,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
+#include "engine/host/prefixes/saved_prefixes.h"
 #include "engine/host/requests/request.h"
 #include "engine/sched/metrics.h"
 
@@ -84,7 +85,10 @@ class Engine {
   std::function<std::string(Token)> token_bytes(const GenerateRequest& request) const;
 
   std::vector<DeploymentInfo> deployments() const;
-  absl::StatusOr<DeploymentInfo> deployment(absl::string_view name) const;
+  // `model`: as in requests. Of an adapter: its deployment.
+  absl::StatusOr<DeploymentInfo> deployment(absl::string_view model) const;
+  // The adapter of a request with these fields; empty: none, or the fields are wrong.
+  std::string adapter(absl::string_view model, absl::string_view adapter) const;
   std::vector<DeviceInfo> devices() const;
 
   // `lost` is called with the name of each device that fails for good, once, on an engine thread,
@@ -109,6 +113,12 @@ class Engine {
   // Stops the engine as its destructor does, then writes EngineConfig::statistics_file, if there is
   // one. No other function may be called after it.
   absl::Status save_statistics();
+
+  // The first error of reading EngineConfig::prefix_store at start.
+  const absl::Status& prefixes_read() const;
+  // Saves the shared prefixes in EngineConfig::prefix_store, if there is one and they have changed.
+  // Blocks until they are on the disk; requests go on. Pages of lost devices are not saved.
+  absl::StatusOr<SavedPrefixes> save_prefixes();
 
   // Written by the loop. Readable at any time.
   const Metrics& metrics() const;

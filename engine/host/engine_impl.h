@@ -19,10 +19,12 @@
 #include "engine/host/deployment.h"
 #include "engine/host/engine.h"
 #include "engine/host/models/models.h"
+#include "engine/host/prefixes/prefix_store.h"
 #include "engine/host/requests/claims.h"
 #include "engine/host/requests/ingress.h"
 #include "engine/host/requests/quotas.h"
 #include "engine/host/requests/waiting_budget.h"
+#include "engine/host/target.h"
 #include "engine/sched/loop.h"
 
 namespace tandem {
@@ -47,7 +49,9 @@ struct Engine::Impl {
 
   absl::Status start(const std::function<void(absl::string_view)>& progress);
   absl::Status warm_up(const LoadedModel& model);
-  absl::StatusOr<const Deployment*> find(absl::string_view name) const;
+  absl::StatusOr<Target> find(absl::string_view model, absl::string_view adapter = "") const {
+    return find_target(deployments, model, adapter);
+  }
 
   // Checks a request and queues it for tokenizing. Calls one of the functions, once: `start`, on a
   // tokenizing thread, which must cause request_ended(); or `fail`, on this thread if the request
@@ -56,10 +60,11 @@ struct Engine::Impl {
   RequestId accept(Request request,
                    const std::function<void(const StartedRequest<Request>&)>& start,
                    const std::function<void(const absl::Status&)>& fail);
+  // Sets the request's adapter, which its model may name.
   template <class Request>
-  absl::StatusOr<const Deployment*> check(const Request& request);
+  absl::StatusOr<const Deployment*> check(Request* request);
   // A model that takes requests now.
-  absl::StatusOr<const Deployment*> check_model(absl::string_view name);
+  absl::StatusOr<Target> check_model(absl::string_view model, absl::string_view adapter = "");
   absl::StatusOr<Quotas::OpenRequest> open_request(const std::string& client);
   template <class Request>
   absl::StatusOr<std::shared_ptr<Claims>> claim(const Request& request, int64_t bytes);
@@ -98,6 +103,8 @@ struct Engine::Impl {
   std::unique_ptr<Loop> loop;
   std::thread loop_thread;
   absl::Status statistics_read;
+  std::unique_ptr<PrefixStore> prefixes;  // null: there is none
+  absl::Status prefixes_read;
 
   std::atomic<RequestId> next_id{1};
   std::atomic<bool> draining{false};

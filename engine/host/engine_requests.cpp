@@ -2,10 +2,13 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
+#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/decode/embed.h"
 #include "engine/decode/score.h"
@@ -16,6 +19,7 @@
 #include "engine/host/requests/resolve_constraint.h"
 #include "engine/host/requests/stream.h"
 #include "engine/sched/admission_queue.h"
+#include "engine/sched/pass_trace.h"
 
 namespace tandem {
 namespace {
@@ -30,6 +34,14 @@ uint64_t fresh_seed() {
   uint64_t seed = 0;
   TANDEM_CHECK(getentropy(&seed, sizeof(seed)) == 0);
   return seed >> 1;
+}
+
+// Embeddings of adapted models are not offered.
+absl::Status no_embedding(const EmbedRequest& request) {
+  return with_reason(
+      absl::FailedPreconditionError(absl::StrCat("embed: model ", quote_value(request.model),
+                                                 " names an adapter; offered: Generate, Score")),
+      "METHOD_NOT_OFFERED");
 }
 
 int64_t memory_of(const SequenceSpec& spec, int64_t choices) {
@@ -61,27 +73,35 @@ void Engine::Impl::end_early(Claims* claims, const absl::Status& status, const R
   request_ended();
 }
 
-absl::StatusOr<const Deployment*> Engine::Impl::check_model(absl::string_view name) {
+absl::StatusOr<Target> Engine::Impl::check_model(absl::string_view model,
+                                                 absl::string_view adapter) {
   if (draining.load()) {
     return refused(
         RejectReason::kDraining,
         with_reason(absl::UnavailableError("the server is draining; try another one"), "DRAINING"));
   }
-  absl::StatusOr<const Deployment*> deployment = find(name);
-  if (!deployment.ok()) return refused(RejectReason::kInvalid, deployment.status());
-  return deployment;
+  absl::StatusOr<Target> target = find(model, adapter);
+  if (!target.ok()) return refused(RejectReason::kInvalid, target.status());
+  return target;
 }
 
 template <class Request>
-absl::StatusOr<const Deployment*> Engine::Impl::check(const Request& request) {
-  TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, check_model(request.model));
-  absl::Status size = check_size(*deployment, request, budget.largest());
+absl::StatusOr<const Deployment*> Engine::Impl::check(Request* request) {
+  std::string adapter;
+  if constexpr (requires { request->adapter; }) adapter = request->adapter;
+  TANDEM_ASSIGN_OR_RETURN(const Target target, check_model(request->model, adapter));
+  if constexpr (requires { request->adapter; }) {
+    if (target.adapter) request->adapter = target.adapter->name;
+  } else if constexpr (std::is_same_v<Request, EmbedRequest>) {
+    if (target.adapter) return refused(RejectReason::kInvalid, no_embedding(*request));
+  }
+  absl::Status size = check_size(*target.deployment, *request, budget.largest());
   if (!size.ok()) return refused(RejectReason::kInvalid, std::move(size));
-  if constexpr (requires { request.priority; }) {
-    absl::Status right = quotas.check_priority(request.client, request.priority);
+  if constexpr (requires { request->priority; }) {
+    absl::Status right = quotas.check_priority(request->client, request->priority);
     if (!right.ok()) return refused(RejectReason::kPriority, std::move(right));
   }
-  return deployment;
+  return target.deployment;
 }
 
 absl::StatusOr<Quotas::OpenRequest> Engine::Impl::open_request(const std::string& client) {
@@ -137,7 +157,7 @@ RequestId Engine::Impl::accept(Request request,
                                const std::function<void(const absl::Status&)>& fail) {
   const RequestId id = next_id.fetch_add(1);
   const auto try_enter = [&]() -> absl::Status {
-    TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, check(request));
+    TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, check(&request));
     Ingress::Arrival arrival;
     arrival.id = id;
     arrival.client = request.client;
@@ -290,6 +310,10 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
   const int64_t memory_bytes = bytes_of(request) + memory_of(spec, n);
   started.claims->waiting.resize(memory_of(spec, n));
   started.claims->memory.resize(memory_bytes);
+  if (spec.trace) {
+    const absl::Status held = hold(memory_bytes + n * PassTrace::kMostBytes, started.claims.get());
+    if (!held.ok()) return fail(held);
+  }
   started.claims->open.charge(spec.prompt_tokens());
   plan.claims = started.claims;
   auto streams = request_streams(&text, std::move(plan), n, sink, [this] { request_ended(); });
@@ -326,7 +350,12 @@ void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
   spec.id = started.id;
   spec.prompt = resolved->tokens;
   spec.warp.vocab = deployment.vocab_size;
-  spec.cast = make_cast({{Role::kLarge, deployment.large->id}});
+  CastRole role{Role::kLarge, deployment.large->id};
+  if (resolved->adapter) {
+    role.lora = resolved->adapter->id;
+    spec.adapter_series = resolved->adapter->series;
+  }
+  spec.cast = make_cast({role});
   spec.priority = request.priority;
   spec.client = request.client;
   spec.salt = deployment.prefix_salt(request.client);

@@ -4,6 +4,8 @@
 // addresses. A backend owns the memory: weights, KV pages, frontier rows and values.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -71,7 +73,10 @@ struct ModelShape {
   int64_t frontier_page_bytes = 0;
   // A row's result is bit-identical in any batch. Otherwise nearly equal logits may swap ranks.
   bool batch_invariant = false;
-  std::string fingerprint;       // of its weights; empty: unknown
+  std::string fingerprint;  // of its weights; empty: unknown
+  // What the bytes of a KV page depend on besides weights, configuration and tokens: types, layout,
+  // kernels. Empty: pages cannot be saved.
+  std::string page_format;
   std::vector<HeadShape> heads;  // besides its own
   std::vector<AdapterShape> adapters;
   std::vector<LoraShape> loras;
@@ -101,6 +106,8 @@ struct Move {
   enum Kind : uint8_t {
     kCopy,  // `rows` consecutive slots, layers [0, layers) where store is kKv
     kFree,  // page from.page lost its last owner; for backends that check memory
+    kSave,  // KV page from.page, all rows and layers, to `host`
+    kLoad,  // KV page to.page, all rows and layers, from `host`
   };
   struct Place {
     ModelId model;  // in `from` it may be on another device
@@ -112,6 +119,8 @@ struct Move {
   Place from, to;
   int rows = 1;  // from.slot + rows and to.slot + rows stay within their pages
   int layers = 0;
+  // kSave, kLoad: ModelShape::page_bytes bytes in ModelShape::page_format, until the batch is done.
+  std::byte* host = nullptr;
 };
 
 // A pass, or a chunk of its chain prefix, with physical addresses. Let n = past + frontier.size()
@@ -145,6 +154,10 @@ struct Work {
   std::vector<PageId> memory_pages;
   int memory_rows = 0;
   bool last = true;  // the chunk that ends the pass
+  // Of its sequence. True: the answers of a work wait for a constraint (WorkResult::late). The
+  // device sets it. While it is true, the device runs no work of the sequence and answers ABORTED.
+  // The scheduler clears it when no work of the sequence is under way. Null: answers never wait.
+  std::atomic<bool>* late = nullptr;
 
   // For outputs whose processors count tokens (Processors::counts_tokens()); else null and empty.
   // `history` is the input tokens of cache rows [history_begin, n), which covers all rows that
@@ -195,10 +208,31 @@ struct Batch {
   }
 };
 
+struct WorkResult;
+
+// Answers that wait for a constraint: the rows of the work are in its cache.
+class LateAnswers {
+ public:
+  explicit LateAnswers(const Work& work) : work_(work) {}
+  virtual ~LateAnswers() = default;
+  LateAnswers(const LateAnswers&) = delete;
+  LateAnswers& operator=(const LateAnswers&) = delete;
+
+  const Work& work() const { return work_; }
+  // Has the answers computed on another thread, which calls `done` once. Returns at once. This
+  // object and the work's pass stay until then.
+  virtual void start(std::function<void(WorkResult)> done) = 0;
+
+ protected:
+  Work work_;
+};
+
 // The answers of one Work: Readout::row has one entry per Work::outputs, in that order.
 struct WorkResult {
-  absl::Status status;  // of this work only: NaN rows, a bad reference
+  // Of this work only: NaN rows, a bad reference. ABORTED: it has not run (Work::late).
+  absl::Status status;
   Readout readout;
+  std::unique_ptr<LateAnswers> late;  // set: the readout comes later
 };
 
 struct BatchResult {

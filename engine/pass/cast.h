@@ -29,6 +29,7 @@ struct CastRole {
   // A pass has rows of at most one of the two. Invalid: none.
   AdapterId adapter;         // of its conditioned rows
   AdapterId mask_adapter;    // of its mask rows, which leave nothing in the cache
+  LoraId lora;               // of all its rows; roles of one model have the same. Invalid: none
   bool prompt_only = false;  // its cache holds prompt rows only
   // An encoder: its rows see each other, so they run in one pass. Set for each Role::kEncoder, and
   // for an encoder in another role, whose hidden rows condition the small model.
@@ -91,6 +92,16 @@ struct Cast {
 
 inline std::shared_ptr<const Cast> make_cast(std::vector<CastRole> roles) {
   return std::make_shared<const Cast>(Cast{std::move(roles), {}, {}});
+}
+
+// `cast` with `lora` in the roles of the large model: the first role, and roles that run lower
+// layers of its cache.
+inline std::shared_ptr<const Cast> with_lora(const Cast& cast, LoraId lora) {
+  const auto out = std::make_shared<Cast>(cast);
+  for (CastRole& role : out->roles) {
+    if (role.model == cast.roles.front().model) role.lora = lora;
+  }
+  return out;
 }
 
 }  // namespace tandem

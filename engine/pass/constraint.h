@@ -8,9 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "engine/base/ids.h"
 
@@ -40,6 +42,13 @@ class TokenConstraint {
   // Has after(answer) computed on another thread, so that the next call for it does not wait as
   // long. Returns at once.
   virtual void prepare(std::vector<Token> answer) = 0;
+  // after(answer) if that is known, or will be known within about a millisecond. nullopt: it takes
+  // longer, and is being computed.
+  virtual std::optional<std::shared_ptr<const LegalTokens>> soon(std::span<const Token> answer) {
+    return after(answer);
+  }
+  // Runs `job` on a thread where after() may take long.
+  virtual void post(absl::AnyInvocable<void()> job) { job(); }
   // after(answer) if that is known already, else null. Returns at once.
   virtual std::shared_ptr<const LegalTokens> known(std::span<const Token> answer) = 0;
   // The number of leading `drafts` that may follow `answer`; all if that is not known at once. A

@@ -54,11 +54,12 @@ void apply_processors(const Processors& p, const TokenCounts& seen, int position
   }
 }
 
-bool apply_constraint(TokenConstraint& constraint, const TokenCounts& seen,
+bool is_constrained(const TokenCounts& seen) {
+  return std::ranges::all_of(seen.output(), [](Token t) { return t >= 0; });
+}
+
+bool apply_constraint(const LegalTokens* legal, std::span<const Token> ends,
                       std::span<float> logits) {
-  const std::span<const Token> answer = seen.output();
-  if (std::ranges::any_of(answer, [](Token t) { return t < 0; })) return true;  // behind a mask
-  const std::shared_ptr<const LegalTokens> legal = constraint.after(answer);
   if (legal == nullptr) return true;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr size_t kBits = 32;
@@ -78,8 +79,8 @@ bool apply_constraint(TokenConstraint& constraint, const TokenCounts& seen,
   }
   if (left || !valid) return true;
   const auto known = std::ranges::find_if(
-      constraint.ends(), [&](Token t) { return t >= 0 && static_cast<size_t>(t) < logits.size(); });
-  logits[known == constraint.ends().end() ? 0 : static_cast<size_t>(*known)] = 0;
+      ends, [&](Token t) { return t >= 0 && static_cast<size_t>(t) < logits.size(); });
+  logits[known == ends.end() ? 0 : static_cast<size_t>(*known)] = 0;
   return false;
 }
 

@@ -23,6 +23,7 @@
 
 #include "engine/base/ids.h"
 #include "engine/base/sampling_params.h"
+#include "engine/pass/constraint.h"
 #include "engine/pass/pass.h"
 #include "engine/pass/token_history.h"
 
@@ -38,12 +39,16 @@ Processors processors_of(const SamplingParams& params);
 void apply_processors(const Processors& processors, const TokenCounts& seen, int position,
                       std::span<float> logits);
 
+// False: a row of the path has no token, as masks have none. Such rows are not constrained.
+bool is_constrained(const TokenCounts& seen);
+
 // Bans tokens that may not follow the row's path. Returns false if no token is left. Then the row
 // is a dead end, and only the first end token (else token 0) has a logit: drawn as a final token,
 // it ends the request, which fails (SequenceEnd::status).
 //
-// Call it after apply_processors(). seen: as there. logits: [vocab]
-bool apply_constraint(TokenConstraint& constraint, const TokenCounts& seen,
+// Call it after apply_processors(), where is_constrained(). legal: TokenConstraint::after() of the
+// path; null: no token is banned. ends: the constraint's. logits: [vocab]
+bool apply_constraint(const LegalTokens* legal, std::span<const Token> ends,
                       std::span<float> logits);
 
 }  // namespace tandem::sampling

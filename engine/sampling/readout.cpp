@@ -70,6 +70,7 @@ RowAnswer answer_row(std::span<const float> row, const RowQuestion& q) {
 void RowReader::begin(const Work& work) {
   work_ = &work;
   rejected_ = false;
+  legal_.reset();
   counting_ = false;
   readout_ = Readout();
   readout_.row.reserve(work.outputs.size());
@@ -107,9 +108,12 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
       TANDEM_RETURN_IF_ERROR(count(*processors, output, position));
     }
     sampling::apply_processors(*processors, history().counts(), position, logits);
-    if (processors->constraint) {
-      const bool left =
-          sampling::apply_constraint(*processors->constraint, history().counts(), logits);
+    if (processors->constraint && sampling::is_constrained(history().counts())) {
+      TokenConstraint& constraint = *processors->constraint;
+      const std::shared_ptr<const LegalTokens> legal =
+          legal_ ? *std::move(legal_) : constraint.after(history().counts().output());
+      legal_.reset();
+      const bool left = sampling::apply_constraint(legal.get(), constraint.ends(), logits);
       dead_end = !left && !read.draw && !read.judges();  // no candidate of a beam
     }
   }
@@ -183,6 +187,36 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   if (read.logprob && shown >= 0) out.logprob = logprob(shown);
   if (read.logprob && scored >= 0) out.score_logprob = logprob(scored);
   return absl::OkStatus();
+}
+
+absl::Status RowReader::prepare(const Work& work, std::span<const int32_t> positions) {
+  constexpr int kMost = 24;  // fewer than a constraint retains
+  begin(work);
+  int prepared = 0;
+  for (const Work::Output& output : work.outputs) {
+    const Processors* const processors =
+        work.pass->read[static_cast<size_t>(output.read)].warp.processors.get();
+    if (processors == nullptr || !processors->constraint) continue;
+    if (++prepared > kMost) break;
+    TANDEM_RETURN_IF_ERROR(
+        count(*processors, output, positions[static_cast<size_t>(output.run_row)]));
+    if (!sampling::is_constrained(history().counts())) continue;
+    const std::span<const Token> answer = history().counts().output();
+    processors->constraint->prepare({answer.begin(), answer.end()});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RowReader::must_wait(const Work::Output& output, int position) {
+  legal_.reset();
+  const Read& read = work_->pass->read[static_cast<size_t>(output.read)];
+  const Processors* const processors = read.warp.processors.get();
+  if (processors == nullptr || !processors->constraint) return false;
+  if (read.judges() && rejected_) return false;
+  TANDEM_RETURN_IF_ERROR(count(*processors, output, position));
+  if (!sampling::is_constrained(history().counts())) return false;
+  legal_ = processors->constraint->soon(history().counts().output());
+  return !legal_.has_value();
 }
 
 // Reads that follow a rejected draft are skipped.

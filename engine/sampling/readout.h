@@ -33,6 +33,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -80,6 +81,15 @@ class RowReader {
   // can_ask().
   static RowQuestion question(const Work& work, const Work::Output& output, int position,
                               int vocab);
+  // Has the constraints of the work's outputs prepare what may follow, while the model runs.
+  // positions: of the run rows. REQUIRES: picks that are its inputs are in the store.
+  absl::Status prepare(const Work& work, std::span<const int32_t> positions);
+  // True: the constraint of the next output is not known soon (TokenConstraint::soon()), so read()
+  // would wait. position: as for read().
+  absl::StatusOr<bool> must_wait(const Work::Output& output, int position);
+  // The same work at another address.
+  void moved(const Work& work) { work_ = &work; }
+
   // As above, from the answer to that question.
   absl::Status read(const Work::Output& output, const RowAnswer& answer, int position, int vocab,
                     Token next_input = -1);
@@ -110,6 +120,8 @@ class RowReader {
   Readout readout_;
   std::vector<size_t> top_end_;  // by output: end of its part of readout_.ranked; see take()
   bool rejected_ = false;        // the judged chain has ended
+  // Of must_wait(), for the read() that follows.
+  std::optional<std::shared_ptr<const LegalTokens>> legal_;
 
   // Token counts for penalties. The rows of path_ lie on top of the work's past in counts().
   bool counting_ = false;          // the members below are of this work

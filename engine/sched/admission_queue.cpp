@@ -49,6 +49,7 @@ void AdmissionQueue::push(SequenceRun* run) {
   ++size_;
   tokens_ += run->spec().prompt_tokens();
   if (Series* s = run->spec().series) s->requests_waiting.add(1);
+  if (AdapterSeries* s = run->spec().adapter_series) s->requests_waiting.add(1);
 }
 
 void AdmissionQueue::erase(SequenceRun* run) {
@@ -62,6 +63,7 @@ void AdmissionQueue::erase(SequenceRun* run) {
   --size_;
   tokens_ -= run->spec().prompt_tokens();
   if (Series* s = run->spec().series) s->requests_waiting.add(-1);
+  if (AdapterSeries* s = run->spec().adapter_series) s->requests_waiting.add(-1);
   if (!mine->second.empty()) return;
   level->second.order.remove(run->account());
   level->second.of.erase(mine);

@@ -25,6 +25,7 @@ void for_pages(const SequenceCache& cache, const PagePool* pool, F f) {
 
 PrefixRoot root_of(const SequenceSpec& spec, size_t role) {
   return {mutated(Mutation::kIgnoreSalt) ? "" : spec.salt, spec.roles()[role].adapter,
+          mutated(Mutation::kIgnoreLora) ? LoraId() : spec.roles()[role].lora,
           spec.cast->has_edges() ? prefix_dependencies(spec, role) : ""};
 }
 
@@ -35,6 +36,7 @@ CacheSet::CacheSet(const SequenceSpec* spec, LoopServices* loop) : spec_(spec), 
     const CastRole& role = spec->roles()[i];
     roots_.emplace_back(role.model, root_of(*spec, i));
     has_adapters_ |= role.adapter.valid() || role.mask_adapter.valid();
+    has_loras_ |= role.lora.valid();
   }
 }
 
@@ -120,6 +122,10 @@ AdapterId CacheSet::find_adapter(const SequenceCache& cache, const Tree& add) co
   const auto is_mask = [](const In& in) { return in.kind == In::kMask; };
   const bool masks = role.mask_adapter.valid() && std::ranges::any_of(add.in, is_mask);
   return masks ? role.mask_adapter : role.adapter;
+}
+
+LoraId CacheSet::find_lora(const SequenceCache& cache) const {
+  return spec_->roles()[first_role_of(cache)].lora;
 }
 
 const PrefixRoot& CacheSet::root(ModelId model) const {

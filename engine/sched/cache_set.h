@@ -54,6 +54,10 @@ class CacheSet {
   AdapterId adapter_of(const SequenceCache& cache, const Tree& add) const {
     return has_adapters_ ? find_adapter(cache, add) : AdapterId();
   }
+  // The LoRA adapter of all passes on the cache; invalid: none.
+  LoraId lora_of(const SequenceCache& cache) const {
+    return has_loras_ ? find_lora(cache) : LoraId();
+  }
   // True: its rows are the sequence's tokens. False for workers, encoders and roles with tokens of
   // their own (SequenceSpec::runs_fixed_tokens), and for forks.
   bool runs_sequence(CacheId id) const;
@@ -86,10 +90,12 @@ class CacheSet {
 
  private:
   AdapterId find_adapter(const SequenceCache& cache, const Tree& add) const;
+  LoraId find_lora(const SequenceCache& cache) const;
 
   const SequenceSpec* const spec_;
   LoopServices* const loop_;
   bool has_adapters_ = false;
+  bool has_loras_ = false;
   Caches caches_;
   absl::InlinedVector<std::pair<Role, Stage>, 2> stages_;  // by role
   std::vector<CacheId> adopted_;  // caches with a leader's rows, until their first round

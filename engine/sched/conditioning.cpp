@@ -18,7 +18,7 @@ std::string conditioned_by(const SequenceSpec& spec, size_t role) {
   const CastRole& source = spec.roles()[static_cast<size_t>(edge->from)];
   return absl::StrCat("rows of ", source.model.value, " after ", edge->layer, " of ", source.layers,
                       edge->replace ? " alone" : " and tokens", " through ",
-                      spec.roles()[role].adapter.value, " of ",
+                      spec.roles()[role].adapter.value, " with ", source.lora.value, " of ",
                       absl::StrJoin(spec.conditioning_tokens, ","));
 }
 

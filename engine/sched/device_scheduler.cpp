@@ -155,18 +155,47 @@ const DeviceScheduler::LaunchedBatch* DeviceScheduler::next(TimePoint now) {
   return running_.back().get();
 }
 
-// The batch has ended. Flights whose works are `left` are pending again, by age.
+// No chunk of it is on the device, and no answers are late.
+void DeviceScheduler::leave(PassFlight& f) {
+  f.under_way = false;
+  f.gate.leave();
+  if (f.late != nullptr && f.sequence->gate().empty()) f.late->store(false);
+}
+
+// The work has not run.
+void DeviceScheduler::take_back(PassFlight& f, const Work& work) {
+  f.started -= work.count;
+  f.begun = f.started > 0;
+  if (work.last) f.cache->take_back_pass();
+}
+
+// By age.
+void DeviceScheduler::sort_pending() {
+  std::ranges::sort(pending_, {}, [](const PassFlight* f) { return f->order; });
+}
+
+// The batch has ended.
 template <class IsLeft>
-void DeviceScheduler::put_back(const LaunchedBatch& batch, IsLeft left) {
+void DeviceScheduler::put_back(const LaunchedBatch& batch, std::span<const End> ends, IsLeft left) {
   const size_t before = pending_.size();
   for (size_t i = 0; i < batch.flights.size(); ++i) {
     PassFlight* const f = batch.flights[i];
-    f->under_way = false;
-    f->gate.leave();
-    if (left(batch.batch.works[i]) && !f->sequence->gate().closed()) pending_.push_back(f);
+    const Work& work = batch.batch.works[i];
+    const End end = ends.empty() ? End::kDone : ends[i];
+    if (end == End::kLate) continue;
+    if (end == End::kPutOff) take_back(*f, work);
+    leave(*f);
+    const bool again = end == End::kPutOff || left(work);
+    if (again && !f->sequence->gate().closed()) pending_.push_back(f);
   }
-  if (pending_.size() == before) return;
-  std::ranges::sort(pending_, {}, [](const PassFlight* f) { return f->order; });
+  if (pending_.size() > before) sort_pending();
+}
+
+void DeviceScheduler::end_late(PassFlight* flight, bool rows_left) {
+  leave(*flight);
+  if (!rows_left || flight->sequence->gate().closed()) return;
+  pending_.push_back(flight);
+  sort_pending();
 }
 
 std::unique_ptr<DeviceScheduler::LaunchedBatch> DeviceScheduler::take_oldest(TimePoint now) {
@@ -178,9 +207,10 @@ std::unique_ptr<DeviceScheduler::LaunchedBatch> DeviceScheduler::take_oldest(Tim
   return oldest;
 }
 
-std::unique_ptr<DeviceScheduler::LaunchedBatch> DeviceScheduler::finish(TimePoint now) {
+std::unique_ptr<DeviceScheduler::LaunchedBatch> DeviceScheduler::finish(TimePoint now,
+                                                                        std::span<const End> ends) {
   std::unique_ptr<LaunchedBatch> done = take_oldest(now);
-  put_back(*done, [](const Work& w) { return !w.last; });
+  put_back(*done, ends, [](const Work& w) { return !w.last; });
   recover();
   return done;
 }
@@ -220,13 +250,9 @@ bool DeviceScheduler::retry_smaller(TimePoint now) {
 void DeviceScheduler::take_back(TimePoint now) {
   std::unique_ptr<LaunchedBatch> refused = take_oldest(now);
   for (size_t i = 0; i < refused->flights.size(); ++i) {
-    PassFlight& f = *refused->flights[i];
-    const Work& work = refused->batch.works[i];
-    f.started -= work.count;
-    f.begun = f.started > 0;
-    if (work.last) f.cache->take_back_pass();
+    take_back(*refused->flights[i], refused->batch.works[i]);
   }
-  put_back(*refused, [](const Work&) { return true; });
+  put_back(*refused, {}, [](const Work&) { return true; });
   recycle(std::move(refused));
 }
 

@@ -58,6 +58,7 @@ class DeviceScheduler {
   // The log up to `end` goes with the next batch, if necessary in a batch of its own.
   void flush(uint64_t end) { required_ = std::max(required_, end); }
   uint64_t log_end() const { return flushed_ + moves_.size(); }  // moves logged so far
+  uint64_t launched() const { return flushed_; }                 // of these, with batches
   uint64_t made() const { return made_; }                        // of these, done
   // The log position after the last copy to a page that `moves` read; 0: all are done.
   uint64_t end_of_copies_to(std::span<const Move> moves) const;
@@ -69,8 +70,17 @@ class DeviceScheduler {
 
   // The next batch of pending passes; null: nothing can run now.
   const LaunchedBatch* next(TimePoint now);
-  // Returns the oldest batch, which is done. Passes with rows left are pending again.
-  std::unique_ptr<LaunchedBatch> finish(TimePoint now);
+  // How a work of a batch ends.
+  enum class End : uint8_t {
+    kDone,
+    kLate,    // its answers come later: end_late()
+    kPutOff,  // it has not run, as answers of its sequence are late
+  };
+  // Returns the oldest batch, which is done. Passes with rows left are pending again, and so are
+  // those that have not run. ends: by work; empty: all are done.
+  std::unique_ptr<LaunchedBatch> finish(TimePoint now, std::span<const End> ends);
+  // The answers of a pass are there. If it has rows left, it is pending again.
+  void end_late(PassFlight* flight, bool rows_left);
   // Keeps its memory for the next batch.
   void recycle(std::unique_ptr<LaunchedBatch> done);
 
@@ -102,8 +112,12 @@ class DeviceScheduler {
   bool one_sequence() const;
   std::unique_ptr<LaunchedBatch> take_oldest(TimePoint now);
   void take_back(TimePoint now);
+  static void take_back(PassFlight& flight, const Work& work);
+  static void leave(PassFlight& flight);
+  // The work's flight is pending again if `left`.
   template <class IsLeft>
-  void put_back(const LaunchedBatch& batch, IsLeft left);
+  void put_back(const LaunchedBatch& batch, std::span<const End> ends, IsLeft left);
+  void sort_pending();
   // Valid until the next call.
   std::span<const Candidate> runnable();
   void recover();

@@ -8,10 +8,28 @@
 #include "engine/base/status.h"
 
 namespace tandem {
+namespace {
+
+// The number of requests with passes in the batch.
+int requests_of(const DeviceScheduler::LaunchedBatch& batch) {
+  std::vector<RequestId> ids;
+  ids.reserve(batch.flights.size());
+  for (const PassFlight* f : batch.flights) ids.push_back(f->sequence->request());
+  std::ranges::sort(ids);
+  return static_cast<int>(std::ranges::unique(ids).begin() - ids.begin());
+}
+
+absl::Status lost_device_error() {
+  return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
+                     "DEVICE_LOST");
+}
+
+}  // namespace
 
 Dispatcher::Dispatcher(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
-                       const BatchLimits& limits, bool log_frees, Counter* copied, Done done)
-    : copied_(copied), done_(std::move(done)) {
+                       const BatchLimits& limits, bool log_frees, Counter* copied, Done done,
+                       LateDone late_done)
+    : copied_(copied), done_(std::move(done)), late_done_(std::move(late_done)) {
   for (size_t d = 0; d < devices.size(); ++d) {
     schedulers_.emplace_back(DeviceId(static_cast<int64_t>(d)), devices[d], limits, log_frees);
   }
@@ -47,16 +65,15 @@ ModelLoad Dispatcher::load(ModelId model) const {
 }
 
 bool Dispatcher::busy() const {
-  return std::any_of(schedulers_.begin(), schedulers_.end(),
-                     [](const DeviceScheduler& l) { return !l.idle(); });
+  return late_ > 0 || std::any_of(schedulers_.begin(), schedulers_.end(),
+                                  [](const DeviceScheduler& l) { return !l.idle(); });
 }
 
 absl::Status Dispatcher::can_serve(const SequenceSpec& spec) const {
   const auto is_lost = [this](ModelId m) { return lost(device_of(m)); };
   for (const CastRole& role : spec.roles()) {
     if (spec.placed ? is_lost(role.model) : std::ranges::all_of(replicas(role.model), is_lost)) {
-      return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
-                         "DEVICE_LOST");
+      return lost_device_error();
     }
   }
   return absl::OkStatus();
@@ -103,6 +120,45 @@ void Dispatcher::advance_transfers() {
   std::erase_if(transfers_, [](PendingTransfer& t) {
     if (!advance(t)) return false;
     t.transfer->made();
+    return true;
+  });
+}
+
+// Pages need no pins: a page that is released and reused is written by later moves and batches.
+void Dispatcher::read(PageRead read) {
+  ModelPools& from = pools(read.model);
+  DeviceScheduler& scheduler = scheduler_of(from);
+  if (scheduler.lost()) return read.done(lost_device_error());
+  const int64_t bytes = models_[read.model.index()].shape->page_bytes;
+  std::vector<bool> found;
+  for (const PrefixIndex::Name& name : read.pages) {
+    found.push_back(from.prefixes.knows(name));
+    if (found.back()) {
+      Move save;
+      save.kind = Move::kSave;
+      save.from = {read.model, name.page, 0};
+      save.host = read.to;
+      from.moves->push_back(save);
+    }
+    read.to += bytes;
+  }
+  if (std::ranges::find(found, true) == found.end()) return read.done(std::move(found));
+  scheduler.flush(scheduler.log_end());
+  reads_.push_back({&scheduler, scheduler.log_end(), std::move(found), std::move(read.done)});
+}
+
+// A batch of the device has ended, with `status`. The moves of a read are all in one batch, which
+// a lost device may still run if it was launched before.
+void Dispatcher::end_reads(const DeviceScheduler& scheduler, const absl::Status& status) {
+  std::erase_if(reads_, [&](PendingRead& read) {
+    if (read.scheduler != &scheduler) return false;
+    const bool made = scheduler.made() >= read.end;
+    if (!made && !(scheduler.lost() && scheduler.launched() < read.end)) return false;
+    if (status.ok() && made) {
+      read.done(std::move(read.found));
+    } else {
+      read.done(status.ok() ? lost_device_error() : status);
+    }
     return true;
   });
 }
@@ -166,17 +222,52 @@ void Dispatcher::launch(DeviceScheduler& scheduler, const DeviceScheduler::Launc
       batch, [this, device](BatchResult result) { done_(device, std::move(result)); });
 }
 
+void Dispatcher::answered(PassFlight& flight, const Work& work, Readout readout,
+                          Finished* finished) {
+  absorb(flight, work, std::move(readout));
+  if (!work.last) return;
+  // As in a request's statistics, recomputation is not counted as a pass of the method.
+  ModelSeries* const series = models_[work.model.index()].series;
+  if (series && !flight.recompute) series->passes[static_cast<size_t>(flight.role)].add();
+  finished->done.push_back(&flight);
+}
+
+Dispatcher::Finished Dispatcher::finish_late(PassFlight* flight, WorkResult result) {
+  Finished finished;
+  --late_;
+  const std::unique_ptr<LateAnswers> answers = std::move(flight->answers);
+  const Work& work = answers->work();
+  schedulers_[flight->device.index()].end_late(flight, !work.last);
+  SequenceRun* const run = flight->sequence;
+  if (run->state() == SequenceRun::kEnding) return finished;
+  if (result.status.ok()) {
+    answered(*flight, work, std::move(result.readout), &finished);
+  } else {
+    finished.failed.emplace_back(run, std::move(result.status));
+  }
+  return finished;
+}
+
 Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, TimePoint now) {
   Finished finished;
   DeviceScheduler& scheduler = schedulers_[device.index()];
   if (absl::IsResourceExhausted(result.status) && scheduler.retry_smaller(now)) {
     advance_transfers();  // its moves are made
+    end_reads(scheduler, result.status);
     return finished;
   }
   TANDEM_CHECK(!scheduler.oldest_doomed() || !result.status.ok());
   finished.lost = absl::IsUnavailable(result.status);
   if (finished.lost) scheduler.lose();
-  std::unique_ptr<DeviceScheduler::LaunchedBatch> batch = scheduler.finish(now);
+  std::vector<DeviceScheduler::End> ends;
+  for (const WorkResult& w : result.works) {
+    using End = DeviceScheduler::End;
+    ends.push_back(w.late != nullptr           ? End::kLate
+                   : absl::IsAborted(w.status) ? End::kPutOff
+                                               : End::kDone);
+  }
+  if (!result.status.ok()) ends.clear();
+  std::unique_ptr<DeviceScheduler::LaunchedBatch> batch = scheduler.finish(now, ends);
   const int rows = batch->rows;
   TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
   finished.done.reserve(batch->flights.size());
@@ -190,10 +281,30 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
       model.time.observe(rows, seconds(result.busy));
     }
   }
+  int requests = 0;  // in the batch, once counted
   for (size_t i = 0; i < batch->flights.size(); ++i) {
     PassFlight& flight = *batch->flights[i];
     const Work& work = batch->batch.works[i];
     SequenceRun* const run = flight.sequence;
+    const auto end = ends.empty() ? DeviceScheduler::End::kDone : ends[i];
+    if (end == DeviceScheduler::End::kPutOff) continue;
+    if (end == DeviceScheduler::End::kLate) {
+      ++late_;
+      flight.answers = std::move(result.works[i].late);
+      if (run->state() != SequenceRun::kEnding) {
+        flight.seconds += seconds(result.busy);
+        run->accounts().ran(flight.role, rows, result.busy,
+                            cost->share(work.run_rows(), rows, works),
+                            work.last && !flight.recompute);
+        if (PassRecorder* const recorder = run->recorder()) {
+          if (requests == 0) requests = requests_of(*batch);
+          recorder->ran(&flight, work, {rows, requests, result.busy, now});
+        }
+      }
+      flight.answers->start(
+          [this, f = &flight](WorkResult answers) { late_done_(f, std::move(answers)); });
+      continue;
+    }
     if (run->state() == SequenceRun::kEnding) continue;
     absl::Status status = result.status.ok() ? result.works[i].status : result.status;
     if (mutated(Mutation::kFaultSpreads) && result.status.ok()) {
@@ -211,15 +322,15 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
     flight.seconds += seconds(result.busy);
     run->accounts().ran(flight.role, rows, result.busy, cost->share(work.run_rows(), rows, works),
                         work.last && !flight.recompute);
-    absorb(flight, work, std::move(result.works[i].readout));
-    if (!work.last) continue;
-    // As in a request's statistics, recomputation is not counted as a pass of the method.
-    ModelSeries* const series = models_[work.model.index()].series;
-    if (series && !flight.recompute) series->passes[static_cast<size_t>(flight.role)].add();
-    finished.done.push_back(&flight);
+    if (PassRecorder* const recorder = run->recorder()) {
+      if (requests == 0) requests = requests_of(*batch);
+      recorder->ran(&flight, work, {rows, requests, result.busy, now});
+    }
+    answered(flight, work, std::move(result.works[i].readout), &finished);
   }
   scheduler.recycle(std::move(batch));
   advance_transfers();
+  end_reads(scheduler, result.status);
   return finished;
 }
 

@@ -17,6 +17,7 @@
 #include "engine/sched/batch_cost.h"
 #include "engine/sched/device_scheduler.h"
 #include "engine/sched/metrics.h"
+#include "engine/sched/page_read.h"
 #include "engine/sched/sequence_run.h"
 
 namespace tandem {
@@ -33,11 +34,13 @@ struct LoopModel {
 class Dispatcher {
  public:
   using Done = std::function<void(DeviceId device, BatchResult result)>;
+  using LateDone = std::function<void(PassFlight* flight, WorkResult result)>;
 
   // devices[i] is DeviceId(i); models by ModelId. `copied` counts bytes copied between devices.
-  // `done` is called for finished batches, from any thread.
+  // `done` is called for finished batches and `late_done` for late answers, from any thread.
   Dispatcher(const std::vector<Backend*>& devices, const std::vector<LoopModel>& models,
-             const BatchLimits& limits, bool log_frees, Counter* copied, Done done);
+             const BatchLimits& limits, bool log_frees, Counter* copied, Done done,
+             LateDone late_done);
 
   ModelPools& pools(ModelId model) { return *models_[model.index()].pools; }
   const ModelPools& pools(ModelId model) const { return *models_[model.index()].pools; }
@@ -71,6 +74,9 @@ class Dispatcher {
   // Makes its moves when the rows that they read are there. Returns the bytes from other devices.
   int64_t begin(std::shared_ptr<Transfer> transfer);
 
+  // Reads pages with the next batch of their device.
+  void read(PageRead read);
+
   // Launches all batches that can run now. False: none.
   bool launch(TimePoint now);
 
@@ -82,6 +88,8 @@ class Dispatcher {
   // Processes what `done` received. Passes with rows left are pending again; so are all passes of a
   // batch that was too large for the device's memory.
   Finished finish(DeviceId device, BatchResult result, TimePoint now);
+  // Processes what `late_done` received.
+  Finished finish_late(PassFlight* flight, WorkResult result);
 
   void update_gauges();
   // Recounts every page. Returns the first error; empty: none. `runs`: all that hold pages.
@@ -89,6 +97,8 @@ class Dispatcher {
 
  private:
   void launch(DeviceScheduler& scheduler, const DeviceScheduler::LaunchedBatch& next);
+  // The answers of a chunk are there.
+  void answered(PassFlight& flight, const Work& work, Readout readout, Finished* finished);
   int64_t bytes_from_elsewhere(std::span<const Move> moves) const;
   int64_t bytes_from_elsewhere(const Batch& batch) const;
   struct PendingTransfer {
@@ -100,6 +110,7 @@ class Dispatcher {
   };
   static bool advance(PendingTransfer& transfer);
   void advance_transfers();
+  void end_reads(const DeviceScheduler& scheduler, const absl::Status& status);
   DeviceScheduler& scheduler_of(const ModelPools& pools) {
     return schedulers_[device_of(pools.model).index()];
   }
@@ -118,10 +129,19 @@ class Dispatcher {
 
   Counter* const copied_;
   const Done done_;
+  const LateDone late_done_;
+  int late_ = 0;                            // works whose answers are late
   std::deque<DeviceScheduler> schedulers_;  // by device; not moved, as pools point to their logs
   std::vector<Model> models_;               // by model
   bool has_replicas_ = false;
   std::vector<PendingTransfer> transfers_;  // oldest first
+  struct PendingRead {
+    const DeviceScheduler* scheduler;
+    uint64_t end;  // log position after its moves
+    std::vector<bool> found;
+    std::function<void(absl::StatusOr<std::vector<bool>>)> done;
+  };
+  std::vector<PendingRead> reads_;  // oldest first
 };
 
 }  // namespace tandem

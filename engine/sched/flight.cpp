@@ -60,6 +60,7 @@ void lower_history(const PassFlight& flight, Work* work) {
 }  // namespace
 
 bool PassFlight::may_run() const {
+  if (late != nullptr && late->load()) return false;
   if (!cache->all_launched_before(turn)) return false;
   if (!begun &&
       !cache->transfers_allow(past, frontier, cache->pools()->retains_hidden(pass.stage.to))) {
@@ -126,11 +127,13 @@ void lower(const PassFlight& flight, int count, Work* to) {
   work.ticket = flight.id;
   work.request = flight.request;
   work.model = cache.model();
+  work.lora = flight.lora;
   work.cache = cache.id();
   work.to = pass.stage.to;
   work.first = flight.started;
   work.count = count;
   work.last = work.first + count == flight.rows();
+  work.late = flight.late;
   work.past = first_chunk ? flight.past : flight.base + flight.started;
   work.frontier.clear();
   if (first_chunk) work.frontier.assign(flight.frontier.begin(), flight.frontier.end());

@@ -1,6 +1,8 @@
 // A submitted pass in a device queue, and its lowering to Works.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -24,20 +26,24 @@ struct PassFlight final : Flight {
   int turn = 0;           // on the cache, see PassOrder
   int memory_turn = 0;    // on the memory
   RequestId request = 0;  // of the sequence
+  LoraId lora;
   DeviceId device;
   DeviceId memory_device;
   uint64_t order = 0;  // smaller: submitted earlier
   int priority = 0;
 
-  int base = 0;        // cache rows before the pass
-  int past = 0;        // of these, rows that have done stage.to layers
-  int splittable = 0;  // leading added rows that may run in an earlier chunk
-  int outputs = 0;     // of the whole pass
-  int started = 0;     // added rows in launched chunks
-  Gate::Pass gate;     // held while under_way
+  int base = 0;                          // cache rows before the pass
+  int past = 0;                          // of these, rows that have done stage.to layers
+  int splittable = 0;                    // leading added rows that may run in an earlier chunk
+  int outputs = 0;                       // of the whole pass
+  int started = 0;                       // added rows in launched chunks
+  int number = 0;                        // among the passes of the sequence, by submission, from 1
+  Gate::Pass gate;                       // held while under_way
+  std::atomic<bool>* late = nullptr;     // Work::late
+  std::unique_ptr<LateAnswers> answers;  // of a chunk, which is under way until they are there
   Role role = Role::kLarge;
   bool begun = false;          // a chunk was launched
-  bool under_way = false;      // a chunk is on the device
+  bool under_way = false;      // a chunk is on the device, or its answers are late
   bool leaves_values = false;  // later passes may name its picks, distributions or hidden rows
   bool shared = false;         // these exist still, so it is not reused
   bool recompute = false;      // restores rows that preemption took
@@ -51,6 +57,12 @@ struct PassFlight final : Flight {
   std::vector<PageId> values;                  // by output: the place of its hidden row; or empty
   std::vector<Work::Embed> embeds;             // by input row
   std::vector<std::pair<int, int>> top_range;  // by output, into readout.ranked, until it is final
+  // Of a traced sequence (pass_trace.h): the batches that have run parts of it.
+  struct Traced {
+    TimePoint begun;
+    int batches = 0;
+    int rows = 0;
+  } traced;
 
   int rows() const { return static_cast<int>(pass.add.size()); }
   int fixed_rows() const { return begun ? 0 : static_cast<int>(frontier.size()); }

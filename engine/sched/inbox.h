@@ -1,8 +1,11 @@
-// Messages to the loop from other threads: requests, stops, paused readers, finished batches.
+// Messages to the loop from other threads: requests, stops, paused readers, finished batches,
+// late answers, and reads of the prefix index.
 //
 // post() and quit() are thread-safe; take() and wait() are for the loop thread.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -11,10 +14,14 @@
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
 #include "engine/base/mutex.h"
+#include "engine/cache/prefix_index.h"
 #include "engine/pass/backend.h"
+#include "engine/sched/page_read.h"
 #include "engine/sched/spec.h"
 
 namespace tandem {
+
+struct PassFlight;
 
 class Inbox {
  public:
@@ -31,7 +38,16 @@ class Inbox {
     DeviceId device;
     BatchResult result;
   };
-  using Message = std::variant<Submit, Stop, Pause, BatchDone>;
+  struct LateDone {
+    PassFlight* flight;
+    WorkResult result;
+  };
+  struct ListPrefixes {
+    ModelId model;
+    size_t most;
+    std::function<void(std::vector<PrefixIndex::SharedPage>)> done;
+  };
+  using Message = std::variant<Submit, Stop, Pause, BatchDone, LateDone, ListPrefixes, PageRead>;
 
   // Notifies under the lock: the loop may be destroyed once it has the message.
   void post(Message message) {

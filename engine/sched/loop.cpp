@@ -33,11 +33,14 @@ Loop::Loop(LoopOptions options, const Clock* clock, const std::vector<Backend*>&
     : limits_(options.limits),
       clock_(clock),
       metrics_(metrics),
-      dispatcher_(devices, models, full_batches(limits_), options.log_frees,
-                  &metrics->device_copy_bytes,
-                  [this](DeviceId device, BatchResult result) {
-                    inbox_.post(Inbox::BatchDone{device, std::move(result)});
-                  }),
+      dispatcher_(
+          devices, models, full_batches(limits_), options.log_frees, &metrics->device_copy_bytes,
+          [this](DeviceId device, BatchResult result) {
+            inbox_.post(Inbox::BatchDone{device, std::move(result)});
+          },
+          [this](PassFlight* flight, WorkResult result) {
+            inbox_.post(Inbox::LateDone{flight, std::move(result)});
+          }),
       requests_({limits_.fair_prompt_weight, limits_.fair_token_weight, limits_.client_weights},
                 metrics),
       page_queue_(limits_.preemption),
@@ -71,6 +74,11 @@ void Loop::stop(RequestId id, absl::Status status) {
 void Loop::stop_all(absl::Status status) { inbox_.post(Inbox::Stop{0, std::move(status)}); }
 void Loop::pause(RequestId id) { inbox_.post(Inbox::Pause{id, true}); }
 void Loop::resume(RequestId id) { inbox_.post(Inbox::Pause{id, false}); }
+void Loop::list_prefixes(ModelId model, size_t most,
+                         std::function<void(std::vector<PrefixIndex::SharedPage>)> done) {
+  inbox_.post(Inbox::ListPrefixes{model, most, std::move(done)});
+}
+void Loop::read(PageRead read) { inbox_.post(std::move(read)); }
 void Loop::quit() { inbox_.quit(); }
 
 // --- Steps
@@ -115,6 +123,12 @@ bool Loop::take_inbox() {
       on_stop(*stop);
     } else if (auto* pause = std::get_if<Inbox::Pause>(&m)) {
       on_pause(*pause);
+    } else if (auto* late = std::get_if<Inbox::LateDone>(&m)) {
+      on_late_done(std::move(*late));
+    } else if (const auto* list = std::get_if<Inbox::ListPrefixes>(&m)) {
+      list->done(dispatcher_.pools(list->model).prefixes.shared(list->most));
+    } else if (auto* read = std::get_if<PageRead>(&m)) {
+      dispatcher_.read(std::move(*read));
     } else {
       on_batch_done(std::move(std::get<Inbox::BatchDone>(m)));
     }
@@ -302,9 +316,17 @@ void Loop::on_batch_done(Inbox::BatchDone batch) {
   const absl::Status status = batch.result.status;
   const Dispatcher::Finished finished =
       dispatcher_.finish(batch.device, std::move(batch.result), now());
+  take(finished);
+  if (finished.lost) end_all_on(batch.device, status);
+}
+
+void Loop::on_late_done(Inbox::LateDone late) {
+  take(dispatcher_.finish_late(late.flight, std::move(late.result)));
+}
+
+void Loop::take(const Dispatcher::Finished& finished) {
   for (PassFlight* flight : finished.done) finish_flight(*flight);
   for (const auto& [run, failure] : finished.failed) end(run, failure);
-  if (finished.lost) end_all_on(batch.device, status);
 }
 
 void Loop::finish_flight(PassFlight& flight) {

@@ -5,9 +5,9 @@
 // when a batch is selected. No other thread touches coroutines or bookkeeping; backends see only
 // batches.
 //
-// submit, stop, pause, resume, stop_all, quit, live, retry_hint, device_lost, in_one_step and
-// at_one_batch are thread-safe. step() and run() are for the loop thread. The simulator calls
-// step() on a virtual clock.
+// submit, stop, pause, resume, stop_all, list_prefixes, read, quit, live, retry_hint, device_lost,
+// in_one_step and at_one_batch are thread-safe. step() and run() are for the loop thread. The
+// simulator calls step() on a virtual clock.
 #pragma once
 
 #include <atomic>
@@ -61,6 +61,12 @@ class Loop final : private LoopServices {
   void resume(RequestId id);
   void stop_all(absl::Status status);
 
+  // PrefixIndex::shared() of the model's pools. `done` is called once, on the loop thread.
+  void list_prefixes(ModelId model, size_t most,
+                     std::function<void(std::vector<PrefixIndex::SharedPage>)> done);
+  // Reads pages of the model's prefix index.
+  void read(PageRead read);
+
   // Makes all progress that is possible now. False: none was.
   bool step();
   // The time of the next timer; kNever: none is set.
@@ -86,6 +92,8 @@ class Loop final : private LoopServices {
   // The times of the model's batches, to be saved or restored. REQUIRES: the loop does not run.
   BatchTime& batch_time(ModelId model) { return dispatcher_.batch_time(model); }
   const ModelPools& model_pools(ModelId id) const { return dispatcher_.pools(id); }
+  // To be filled with restored prefixes. REQUIRES: the loop does not run.
+  ModelPools* restored_pools(ModelId id) { return &dispatcher_.pools(id); }
   // Visits every sequence that is not released. For checks.
   void visit(const std::function<void(const SequenceRun&)>& f) const {
     for (const auto& [id, run] : runs_) f(*run);
@@ -116,6 +124,8 @@ class Loop final : private LoopServices {
   void on_stop(const Inbox::Stop& stop);
   void on_pause(const Inbox::Pause& pause);
   void on_batch_done(Inbox::BatchDone batch);
+  void on_late_done(Inbox::LateDone late);
+  void take(const Dispatcher::Finished& finished);
   bool fire_timers();
   bool admit();
   void admit(const Admission::Next& next);

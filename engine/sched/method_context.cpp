@@ -59,6 +59,9 @@ bool MethodContext::emit(std::span<Emitted> tokens) {
   const bool over = parts_->output.ended();
   if (taken == 0) return over;
   tokens = tokens.first(static_cast<size_t>(taken));
+  for (Emitted& e : tokens) {
+    e.pass = parts_->passes.last_done(e.provenance.confirmed == Source::kLarge);
+  }
   if (mutated(Mutation::kUncountedToken) && over) --taken;
   const bool first_choice = run_->request() == run_->id();
   parts_->accounts.emitted(taken, first_choice, loop_->now());
@@ -70,6 +73,11 @@ bool MethodContext::emit(std::span<Emitted> tokens) {
   }
   listener.on_tokens(tokens);
   return over;
+}
+
+void MethodContext::count_verification(int64_t drafted, int64_t accepted) {
+  stats().count_verification(drafted, accepted);
+  if (parts_->recorder && drafted > 0) parts_->recorder->verified(accepted, drafted - accepted);
 }
 
 }  // namespace tandem

@@ -58,6 +58,7 @@ class MethodContext final : public Sequence {
   int end_tokens() const override { return parts_->output.end_tokens(); }
   int remaining() const override { return parts_->output.remaining(); }
   bool emit(std::span<Emitted> tokens) override;
+  void count_verification(int64_t drafted, int64_t accepted) override;
 
  private:
   using Purpose = SequencePasses::Purpose;

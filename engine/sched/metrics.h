@@ -64,6 +64,15 @@ struct Series {
   void add_method_stats(const MethodStats& stats);
 };
 
+// One per (deployment, LoRA adapter).
+struct AdapterSeries {
+  std::string model;  // deployment name
+  std::string adapter;
+  Gauge requests_running;
+  Gauge requests_waiting;
+  Counter requests;  // admitted
+};
+
 // One per loaded model.
 struct ModelSeries {
   std::string model;  // model name
@@ -98,12 +107,13 @@ inline constexpr int kRejectReasons = 13;
 const char* reject_reason_name(RejectReason r);  // "queue_full", ...
 
 struct Metrics {
-  std::deque<Series> series;       // fixed after start
-  std::deque<ModelSeries> models;  // fixed after start
-  Gauge requests_waiting;          // of all series, and of requests without one
-  Gauge requests_tokenizing;       // before the loop
-  Gauge waiting_bytes;             // memory of requests before admission
-  Gauge requests_paused;           // for their readers
+  std::deque<Series> series;           // fixed after start
+  std::deque<AdapterSeries> adapters;  // fixed after start
+  std::deque<ModelSeries> models;      // fixed after start
+  Gauge requests_waiting;              // of all series, and of requests without one
+  Gauge requests_tokenizing;           // before the loop
+  Gauge waiting_bytes;                 // memory of requests before admission
+  Gauge requests_paused;               // for their readers
   std::array<Counter, kRejectReasons> rejected;
   // Requests that ended before they reached the loop, by status code.
   std::array<Counter, kStatusCodes> refused;

@@ -23,6 +23,10 @@ void RequestBook::admit(OpenRequest& request, const SequenceSpec& first, TimePoi
     s->prompt_length.observe(static_cast<double>(prompt_tokens));
     s->queue_time.observe(seconds(now - first.submitted));
   }
+  if (AdapterSeries* s = first.adapter_series) {
+    s->requests_running.add(1);
+    s->requests.add();
+  }
 }
 
 void RequestBook::pause(OpenRequest& request, bool on) {
@@ -34,6 +38,7 @@ void RequestBook::close(RequestId id, const SequenceSpec& last, TimePoint now) {
   OpenRequest& request = requests_.at(id);
   ledger_.close(request.account, !request.admitted);
   if (request.paused) pause(request, false);
+  if (AdapterSeries* s = last.adapter_series; s && request.admitted) s->requests_running.add(-1);
   if (Series* s = last.series) {
     const SequenceEnd& end = request.end;
     if (request.admitted && (!mutated(Mutation::kGaugeStays) || end.status.ok())) {

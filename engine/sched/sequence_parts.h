@@ -9,6 +9,7 @@
 #include "engine/sched/cache_set.h"
 #include "engine/sched/conditioning.h"
 #include "engine/sched/loop_services.h"
+#include "engine/sched/pass_trace.h"
 #include "engine/sched/reservation.h"
 #include "engine/sched/sequence_accounts.h"
 #include "engine/sched/sequence_output.h"
@@ -25,7 +26,8 @@ struct SequenceParts {
         conditioning(Conditioning::create(this, loop)),
         reservation(&caches, conditioning.get()),
         passes(run, spec.id, spec.priority),
-        accounts(spec.submitted, spec.series) {}
+        accounts(spec.submitted, spec.series),
+        recorder(PassRecorder::create(spec)) {}
   SequenceParts(const SequenceParts&) = delete;
   SequenceParts& operator=(const SequenceParts&) = delete;
 
@@ -36,6 +38,7 @@ struct SequenceParts {
   Reservation reservation;
   SequencePasses passes;
   SequenceAccounts accounts;
+  std::unique_ptr<PassRecorder> recorder;  // null: no trace is requested
 };
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mutation.h"
+#include "engine/sched/sequence_run.h"
 
 namespace tandem {
 namespace {
@@ -61,6 +62,7 @@ PassFlight* SequencePasses::take_spare() {
     fresh->sequence = sequence_;
     fresh->request = id_;
     fresh->priority = priority_;
+    fresh->late = sequence_->late();
     return fresh;
   }
   PassFlight* const flight = spare_.back();
@@ -74,6 +76,8 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, LoopServices* loop
   PassFlight* const flight = take_spare();
   if (c->idle()) c->commit_tree();
   flight->id = flight->order = loop->new_ticket_id();
+  flight->number = ++submitted_;
+  flight->traced = {};
   flight->pass = std::move(pass);
   if (mutated(Mutation::kUnmaskSibling)) unmask_siblings(&flight->pass.add);
   flight->done = false;
@@ -83,6 +87,8 @@ Flight* SequencePasses::submit(Pass&& pass, CacheSet& caches, LoopServices* loop
   flight->recompute = purpose == kRecompute;
   flight->cache = c;
   flight->role = caches.role_of(*c, flight->pass.stage.to);
+  flight->lora = caches.lora_of(*c);
+  if (flight->recompute && mutated(Mutation::kRecomputeWithoutLora)) flight->lora = LoraId();
   flight->device = loop->device_of(c->model());
   prepare(*flight);
   if (flight->linked) find_awaited(flight);
@@ -141,6 +147,8 @@ void SequencePasses::place_values(PassFlight& flight) {
 
 void SequencePasses::done(PassFlight& flight) {
   --under_way_;
+  if (flight.role == Role::kLarge) last_done_[0] = flight.number;
+  if (flight.role == Role::kSmall) last_done_[1] = flight.number;
   flight.cache->end_pass();
   if (mutated(Mutation::kForgetValueRow)) flight.cache->release_values();
   if (mutated(Mutation::kAcceptSibling) || mutated(Mutation::kEmitPredicted)) spoil_draws(&flight);

@@ -32,6 +32,8 @@ class SequencePasses {
   // Makes the flight spare, unless it is under way, its ticket exists or its values may be named.
   void reuse(PassFlight* flight);
   int under_way() const { return under_way_; }  // submitted and not done
+  // The number of the last pass of the large model, or of the small one, that is done; 0: none.
+  int last_done(bool large) const { return last_done_[large ? 0 : 1]; }
 
   // Calls f with each pass whose values are on a device. Later passes may not name them.
   template <class F>
@@ -50,6 +52,8 @@ class SequencePasses {
   static void place_values(PassFlight& flight);
 
   int under_way_ = 0;
+  int submitted_ = 0;  // passes so far
+  int last_done_[2] = {0, 0};
   absl::InlinedVector<PassFlight*, 2> spare_;  // of all_: completed, ready for reuse
   std::vector<PassFlight*> shared_;            // of all_: their values are on a device
   SequenceRun* const sequence_;

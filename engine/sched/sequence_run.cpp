@@ -85,6 +85,11 @@ bool SequenceRun::shares_pools_with(const SequenceRun& other) const {
                              [this](const CastRole& r) { return uses(r.model); });
 }
 
+std::atomic<bool>* SequenceRun::late() {
+  const Processors* const processors = spec().warp.processors.get();
+  return processors != nullptr && processors->constraint ? &late_ : nullptr;
+}
+
 absl::Status SequenceRun::constraint_status() const {
   const Processors* const processors = spec().warp.processors.get();
   if (processors == nullptr || !processors->constraint || !ended()) return absl::OkStatus();
@@ -118,6 +123,7 @@ SequenceEnd SequenceRun::make_end(absl::Status status) const {
   end.prompt_tokens = spec().prompt_tokens();
   end.completion_tokens = parts_.output.emitted();
   end.stats = parts_.accounts.at_end(loop_->now());
+  if (parts_.recorder) end.trace = parts_.recorder->trace();
   const Processors* const processors = spec().warp.processors.get();
   if (processors != nullptr && processors->constraint && end.status.ok()) {
     end.constraint = processors->constraint;

@@ -4,6 +4,7 @@
 // Loop thread only.
 #pragma once
 
+#include <atomic>
 #include <coroutine>
 #include <memory>
 #include <span>
@@ -86,6 +87,7 @@ class SequenceRun final {
 
   // Passes. Those on a device hold the gate.
   Gate& gate() { return gate_; }
+  std::atomic<bool>* late();                                 // Work::late
   int flights() const { return parts_.passes.under_way(); }  // submitted and not done
   void flight_done(PassFlight& flight) { parts_.passes.done(flight); }
   template <class F>
@@ -96,6 +98,7 @@ class SequenceRun final {
 
   SequenceAccounts& accounts() { return parts_.accounts; }
   const SequenceAccounts& accounts() const { return parts_.accounts; }
+  PassRecorder* recorder() const { return parts_.recorder.get(); }  // null: no trace is requested
 
   // The end, by its method or its client.
   bool ended() const { return parts_.output.ended(); }
@@ -116,6 +119,7 @@ class SequenceRun final {
   int64_t rounds_ = 0;
   CheckedState state_;
   Gate gate_;
+  std::atomic<bool> late_ = false;
   SequenceParts parts_;
   MethodContext context_;
   Task<void> task_;  // destroyed before the members it uses

@@ -21,6 +21,8 @@
 
 namespace tandem {
 
+struct PassTrace;  // engine/sched/pass_trace.h
+
 // Matches stop strings on the text of one sequence.
 class TextStops {
  public:
@@ -64,6 +66,7 @@ struct SequenceEnd {
   // Of a constrained sequence without error, to tell whether its answer is complete.
   std::shared_ptr<TokenConstraint> constraint;
   std::vector<Token> answer;
+  std::shared_ptr<const PassTrace> trace;  // if the spec asks for it
 };
 
 // Receives the tokens and the end of one sequence, on the loop thread. Must not block. on_end is
@@ -86,6 +89,7 @@ struct SequenceSpec {
   int top_logprobs = 0;
   bool logprobs = false;
   bool raw_logprobs = false;  // before processors
+  bool trace = false;         // SequenceEnd::trace
   // Shares prefixes with other sequences of the same `salt`.
   bool prefix_cache = true;
 
@@ -124,11 +128,12 @@ struct SequenceSpec {
   int extra_rows = 0;
   int priority = 0;  // larger first
   std::string client;
-  std::string salt;               // see prefix_cache
-  TimePoint submitted{};          // arrival of the client's request
-  TimePoint deadline = kNever;    // DEADLINE_EXCEEDED
-  TimePoint time_limit = kNever;  // TIME_LIMIT, with its tokens so far
-  Series* series = nullptr;       // may be null
+  std::string salt;                         // see prefix_cache
+  TimePoint submitted{};                    // arrival of the client's request
+  TimePoint deadline = kNever;              // DEADLINE_EXCEEDED
+  TimePoint time_limit = kNever;            // TIME_LIMIT, with its tokens so far
+  Series* series = nullptr;                 // may be null
+  AdapterSeries* adapter_series = nullptr;  // likewise
 
  private:
   static const std::shared_ptr<const Cast>& no_cast() {

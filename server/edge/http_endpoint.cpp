@@ -111,7 +111,7 @@ struct HttpEndpoint::Connection {
     }
   }
 
-  const Fd fd;
+  Fd fd;
   const std::string host;
   TimePoint deadline;
   State state = State::kReading;
@@ -189,8 +189,10 @@ void HttpEndpoint::run() {
     take_connections();
     send_metrics();
     const TimePoint at = now();
-    std::erase_if(connections_, [at](const auto& c) {
-      return c->state == Connection::State::kDone || c->deadline <= at;
+    std::erase_if(connections_, [this, at](const auto& c) {
+      const bool ended = c->state == Connection::State::kDone || c->deadline <= at;
+      if (ended) socket_acceptor_.close(std::move(c->fd));
+      return ended;
     });
   }
 }
@@ -222,6 +224,7 @@ void HttpEndpoint::evict() {
   if (victim == connections_.end()) {
     victim = std::find_if(connections_.begin(), connections_.end(), of_most);
   }
+  socket_acceptor_.close(std::move((*victim)->fd));
   connections_.erase(victim);
 }
 

@@ -3,7 +3,8 @@
 // A slow client does not delay others. One thread polls all connections. A request has 8 KiB and 2
 // s, a response 5 s more. At the connection limit, a connection of the host that has the most is
 // closed: its oldest without a complete request. So one host cannot close the probes of another.
-// One request per connection. /metrics is rendered on a second thread, once for all waiting
+// One request per connection. Probes are answered also if the process has no descriptor left.
+// /metrics is rendered on a second thread, once for all waiting
 // scrapes, whose number is limited.
 //
 // start() and the destructor are called on one thread.
@@ -42,6 +43,7 @@ class HttpEndpoint {
   static constexpr size_t kMaxRequest = 8 << 10;
   static constexpr size_t kMaxConnections = 64;
   static constexpr size_t kMaxScrapes = 8;  // connections that wait for or receive metrics
+  static constexpr size_t kReserved = 8;    // connections served if no descriptor is left
 
   // Binds `address` ("HOST:PORT"; port 0: any free port) and starts to serve.
   static absl::StatusOr<std::unique_ptr<HttpEndpoint>> start(const std::string& address,
@@ -67,7 +69,7 @@ class HttpEndpoint {
 
   const Listener listener_;
   const Handlers handlers_;
-  SocketAcceptor socket_acceptor_;
+  SocketAcceptor socket_acceptor_{kReserved};
   WakeUp wake_;
   std::vector<std::unique_ptr<Connection>> connections_;  // oldest first; polling thread
   uint64_t asked_ = 0;                                    // scrapes so far; polling thread

@@ -48,6 +48,10 @@ struct HttpConnection {
                     with_body ? reply.body : "");
   }
   bool idle() const { return state == State::kReading && !reader.begun(); }
+  absl::string_view unsent() const {
+    if (sent < out.size()) return absl::string_view(out).substr(sent);
+    return constant.substr(sent - out.size());
+  }
 
   const int socket;
   HttpPeer peer;
@@ -60,7 +64,8 @@ struct HttpConnection {
   HttpAdmission admission;               // of the current request
   std::string in;                        // input that follows the current request
   std::string out;
-  size_t sent = 0;  // of `out`
+  absl::string_view constant;  // follows `out`
+  size_t sent = 0;             // of both
   bool keep_alive = true;
   bool in_chunks = true;
   bool notified = true;  // false: written() is due
@@ -124,11 +129,22 @@ void HttpExchange::write(absl::string_view bytes) { put(bytes, false); }
 
 void HttpExchange::end(absl::string_view last_bytes) { put(last_bytes, true); }
 
-void HttpExchange::respond(int status, const HttpHeaders& headers, absl::string_view body) {
+void HttpExchange::begin_sized(int status, const HttpHeaders& headers, size_t size) {
   HttpHeaders all = headers;
-  all.emplace_back("Content-Length", absl::StrCat(body.size()));
+  all.emplace_back("Content-Length", absl::StrCat(size));
   begin(status, all);
-  end(connection_ != nullptr && message.method == "HEAD" ? "" : body);
+}
+
+void HttpExchange::respond(int status, const HttpHeaders& headers, absl::string_view body) {
+  begin_sized(status, headers, body.size());
+  end(bodyless(status) ? "" : body);
+}
+
+void HttpExchange::respond_constant(int status, const HttpHeaders& headers,
+                                    absl::string_view body) {
+  begin_sized(status, headers, body.size());
+  if (connection_ != nullptr && !bodyless(status)) connection_->constant = body;
+  end();
 }
 
 void HttpExchange::put(absl::string_view bytes, bool last) {
@@ -420,13 +436,14 @@ void HttpServer::put(HttpConnection& c, bool last) {
 void HttpServer::end(HttpConnection& c) {
   constexpr size_t kBytesPerSecond = 64 << 10;
   c.ended = true;
-  c.end_deadline = io_->now() + bounds_.end_time +
-                   std::chrono::seconds((c.out.size() - c.sent) / kBytesPerSecond);
+  c.end_deadline =
+      io_->now() + bounds_.end_time +
+      std::chrono::seconds((c.out.size() + c.constant.size() - c.sent) / kBytesPerSecond);
 }
 
 void HttpServer::flush(HttpConnection& c) {
-  while (c.sent < c.out.size()) {
-    const ssize_t n = io_->send(c.socket, absl::string_view(c.out).substr(c.sent));
+  while (!c.unsent().empty()) {
+    const ssize_t n = io_->send(c.socket, c.unsent());
     if (n == HttpIo::kBroken) return close(c);
     const TimePoint at = io_->now();
     if (c.write_deadline == kNever) {
@@ -443,6 +460,7 @@ void HttpServer::flush(HttpConnection& c) {
     c.sent += static_cast<size_t>(n);
   }
   c.out.clear();
+  c.constant = {};
   if (c.out.capacity() > kPiece) c.out.shrink_to_fit();
   c.sent = 0;
   c.write_deadline = kNever;
@@ -479,7 +497,7 @@ void HttpServer::end_exchange(HttpConnection& c) {
 void HttpServer::watch(HttpConnection& c) {
   uint32_t events = c.state == HttpConnection::State::kLingering ? 0 : HttpIo::kPeerClosed;
   if (c.state != HttpConnection::State::kResponding) events |= HttpIo::kInput;
-  if (c.sent < c.out.size()) events |= HttpIo::kOutput;
+  if (!c.unsent().empty()) events |= HttpIo::kOutput;
   if (events == c.watched) return;
   c.watched = events;
   if (!io_->watch(c.socket, events, &c)) close(c);  // its events would be lost

@@ -89,13 +89,17 @@ class HttpExchange : public std::enable_shared_from_this<HttpExchange> {
   void begin(int status, const HttpHeaders& headers);
   void write(absl::string_view bytes);
   void end(absl::string_view last_bytes = "");
-  // A complete response.
+  // A complete response. Without its body to HEAD, and with status 304.
   void respond(int status, const HttpHeaders& headers, absl::string_view body);
+  // The same with a body that outlives the server, such as a constant. It is sent without a copy.
+  void respond_constant(int status, const HttpHeaders& headers, absl::string_view body);
   bool begun() const { return begun_; }
 
  private:
   friend class HttpServer;
   void put(absl::string_view bytes, bool last);
+  void begin_sized(int status, const HttpHeaders& headers, size_t size);
+  bool bodyless(int status) const { return status == 304 || message.method == "HEAD"; }
 
   HttpServer& server_;
   HttpConnection* connection_;  // null after the response or a disconnect

@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "engine/base/mutex.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -91,6 +92,16 @@ void set_port(sockaddr* address, int port) {
   }
 }
 
+// Held by acceptors while they take or free descriptors.
+Mutex& accepting() {
+  static Mutex mutex;
+  return mutex;
+}
+
+bool is_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
 // All IPv4 and IPv6 addresses of this machine.
 bool is_wildcard(absl::string_view host) { return host == "0.0.0.0" || host == "::"; }
 
@@ -157,25 +168,55 @@ absl::StatusOr<Listener> listen_on(const std::string& field, const std::string& 
   return out;
 }
 
-SocketAcceptor::SocketAcceptor() : spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+SocketAcceptor::SocketAcceptor(size_t connections) : size_(connections + 1) {
+  const MutexLock lock(&accepting());
+  refill();
+}
 
 SocketAcceptor::Result SocketAcceptor::accept(int listener, Fd* out) {
-  const auto accepted = [listener] {
-    return Fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  };
-  *out = accepted();
-  if (out->valid()) return Result::kAccepted;
-  if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) {
-    // The connection ended before it was accepted; there may be more.
-    return errno == ECONNABORTED || errno == EINTR || errno == EPROTO ? Result::kDropped
-                                                                      : Result::kNone;
+  Result result;
+  int error = 0;
+  {
+    const MutexLock lock(&accepting());
+    refill();
+    result = accept_locked(listener, out);
+    error = errno;
+    if (result != Result::kAccepted) refill();
   }
-  spare_.reset();
-  const Result result = accepted().valid() ? Result::kDropped : Result::kNone;
-  spare_ = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  // Still no descriptor: polling would report the same connection at once, in a busy loop.
-  if (result == Result::kNone) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  // Polling would report the same connection at once, in a busy loop.
+  if (result == Result::kNone && is_shortage(error)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   return result;
+}
+
+// kNone with errno.
+SocketAcceptor::Result SocketAcceptor::accept_locked(int listener, Fd* out) {
+  for (;;) {
+    *out = Fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (out->valid()) break;
+    // The connection ended before it was accepted; there may be more.
+    if (errno == ECONNABORTED || errno == EINTR || errno == EPROTO) return Result::kDropped;
+    if ((errno != EMFILE && errno != ENFILE) || reserve_.empty()) return Result::kNone;
+    reserve_.pop_back();
+  }
+  if (!reserve_.empty()) return Result::kAccepted;
+  out->reset();
+  return Result::kDropped;
+}
+
+void SocketAcceptor::close(Fd connection) {
+  const MutexLock lock(&accepting());
+  connection.reset();
+  refill();
+}
+
+void SocketAcceptor::refill() {
+  while (reserve_.size() < size_) {
+    Fd fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!fd.valid()) return;
+    reserve_.push_back(std::move(fd));
+  }
 }
 
 WakeUp::WakeUp() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {

@@ -43,19 +43,28 @@ struct Listener {
 // (replaces an existing socket). The sockets are non-blocking. Errors name `field`.
 absl::StatusOr<Listener> listen_on(const std::string& field, const std::string& address);
 
-// Accepts connections. If no descriptor is left, it frees a reserved one to accept and close the
-// connection, so that the backlog drains and the poll loop does not spin.
+// Accepts connections. It holds descriptors in reserve, for when the process has no other. The last
+// of them serves to accept and close connections, so that the backlog drains and the poll loop does
+// not spin. All acceptors of the process share a lock, so none takes a descriptor that another
+// frees.
 class SocketAcceptor {
  public:
-  SocketAcceptor();
+  // `connections`: the number of connections that the reserve accepts before others are closed.
+  explicit SocketAcceptor(size_t connections = 0);
 
   enum class Result { kAccepted, kNone, kDropped };
-  // Accepts the next waiting connection of `listener`; does not block. kDropped: there was one but
-  // no descriptor for it.
+  // Accepts the next waiting connection of `listener`; does not block, but may take 10 ms if there
+  // is not even a reserve. kDropped: there was a connection but no descriptor for it.
   Result accept(int listener, Fd* out);
+  // Closes a connection. The reserve is refilled before another acceptor takes the descriptor.
+  void close(Fd connection);
 
  private:
-  Fd spare_;
+  Result accept_locked(int listener, Fd* out);
+  void refill();
+
+  const size_t size_;
+  std::vector<Fd> reserve_;
 };
 
 // Wakes a polling thread. The constructor throws std::system_error if no descriptor is left.

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "server/edge/status_text.h"
+#include "server/edge/traceparent.h"
 #include "server/grpc/request_from_proto.h"
 #include "server/http/credentials.h"
 #include "server/observe/log.h"
@@ -20,17 +20,6 @@ constexpr size_t kMaxModelName = 64;  // in the log
 
 // gRPC may notice a passed deadline this much earlier than the engine.
 constexpr auto kDeadlineSlack = std::chrono::milliseconds(10);
-
-// version-trace-parent-flags, all lower-case hexadecimal: 00-32 digits-16 digits-2 digits.
-bool is_traceparent(absl::string_view text) {
-  if (text.size() != 55) return false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool dash = i == 2 || i == 35 || i == 52;
-    if (dash != (text[i] == '-')) return false;
-    if (!dash && !absl::ascii_isxdigit(static_cast<unsigned char>(text[i]))) return false;
-  }
-  return true;
-}
 
 // Converts gRPC's deadline, on the wall clock, to the steady clock.
 TimePoint steady_deadline(std::chrono::system_clock::time_point deadline, TimePoint now) {
@@ -48,7 +37,7 @@ CallInfo begun(const char* method, const ServerState& state, const std::string& 
   info.arrived = std::chrono::steady_clock::now();
   info.peer = peer;
   info.request_id = make_request_id();
-  if (is_traceparent(traceparent)) info.traceparent = std::string(traceparent);
+  if (parse_traceparent(traceparent).has_value()) info.traceparent = std::string(traceparent);
   info.authenticated = client.status();
   if (!client.ok()) {
     info.client = host_of_peer(peer);
@@ -130,6 +119,9 @@ void end_call(ServerState& state, const CallInfo& info, const absl::Status& stat
                       {"model", summary.model, kMaxModelName},
                       {"status", code_name(status.code())},
                       {"seconds", seconds(std::chrono::steady_clock::now() - info.arrived)}};
+  if (!summary.adapter.empty()) {
+    fields.emplace_back("adapter", summary.adapter, kMaxModelName);
+  }
   if (!info.traceparent.empty()) fields.emplace_back("traceparent", info.traceparent);
   if (summary.reason.has_value()) {
     fields.emplace_back("finish_reason", finish_reason_name(*summary.reason));

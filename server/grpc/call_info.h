@@ -59,6 +59,7 @@ struct CallWork {
 
 struct CallSummary {
   std::string model;
+  std::string adapter;  // that the request names in a field or in its model; empty: none
   std::optional<FinishReason> reason;  // of the first choice
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // of all choices

@@ -19,6 +19,7 @@ absl::StatusOr<CheckedRequest> check_request(const v1::GenerateRequest& message,
   out.request.host = host_of(info->peer);
   out.request.deadline = info->deadline;
   TANDEM_ASSIGN_OR_RETURN(out.engine, state.ready_engine());
+  summary->adapter = out.engine->adapter(out.request.model, out.request.adapter);
   out.request.priority = priority_of(*info, *out.engine, out.request.priority);
   out.with_tokens = wants_tokens(message);
   if (wants_token_texts(message)) out.token_bytes = out.engine->token_bytes(out.request);

@@ -45,6 +45,7 @@ class CompleteResponseBuilder {
     }
   }
   void add(v1::Finished event) {
+    if (event.has_trace()) bytes_ += event.trace().ByteSizeLong();
     v1::Choice* const choice = choice_at(event.index());
     *choice->mutable_finished() = std::move(event);
   }

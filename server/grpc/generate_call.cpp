@@ -135,7 +135,9 @@ void GenerateCall::on_chunk(Chunk event) {
 void GenerateCall::on_finished(const Finished& event) {
   v1::GenerateResponse message;
   *message.mutable_finished() = record_.on_finished(event);
-  StreamItem item(to_buffer(message), 0);
+  const auto& trace = message.finished().trace();  // the rest is small
+  const auto bytes = message.finished().has_trace() ? trace.ByteSizeLong() : 0;
+  StreamItem item(to_buffer(message), static_cast<int64_t>(bytes));
   if (!record_.all_finished()) return out_.put(std::move(item));
   end(absl::OkStatus(), std::move(item));  // sent with the last message
 }

@@ -55,16 +55,14 @@ class CompleteSink final : public Sink {
     }
     if (too_long_) return;
     response_.add(event);
-    const absl::Status fits = call_->hold_answer(response_.bytes());
-    if (fits.ok()) return;
-    too_long_ = true;
-    response_ = {};
-    call_->abort(fits);
+    check_size();
   }
 
   void finished(const Finished& event) override {
     if (too_long_) return;
     response_.add(finished_to_proto(event, first_token_seconds_));
+    if (event.trace) check_size();
+    if (too_long_) return;
     call_->summary.add(event);
     call_->summary.first_token_seconds = first_token_seconds_;
     if (--choices_ == 0) call_->finish(response_.response());
@@ -75,6 +73,14 @@ class CompleteSink final : public Sink {
   }
 
  private:
+  void check_size() {
+    const absl::Status fits = call_->hold_answer(response_.bytes());
+    if (fits.ok()) return;
+    too_long_ = true;
+    response_ = {};
+    call_->abort(fits);
+  }
+
   const Call call_;
   CompleteResponseBuilder response_;
   int64_t choices_;  // not yet finished
@@ -120,6 +126,7 @@ absl::Status start_score(const Call& call, ServerState& state, const grpc::ByteB
   TANDEM_ASSIGN_OR_RETURN(Engine* const engine, open(*call, state, bytes, &message));
   TANDEM_RETURN_IF_ERROR(adopt_request_id(*call, message.request_id()));
   TANDEM_ASSIGN_OR_RETURN(ScoreRequest request, score_request_from(message));
+  call->summary.adapter = engine->adapter(request.model, request.adapter);
   request.priority = priority_of(call->info, *engine, request.priority);
   request.request_id = call->info.request_id;
   request.client = call->info.client;

@@ -2,8 +2,11 @@
 #pragma once
 
 #include "engine/base/enum_names.h"
+#include "engine/host/methods/fields.h"
 #include "engine/host/requests/request.h"
+#include "engine/sched/pass_trace.h"
 #include "tandem/v1/generation.pb.h"
+#include "tandem/v1/models.pb.h"
 
 namespace tandem {
 
@@ -31,6 +34,30 @@ inline constexpr auto kProtoSources = enum_table<Source, v1::Source>({
     {Source::kEarlyHead, v1::SOURCE_EARLY_HEAD},
     {Source::kNgram, v1::SOURCE_NGRAM},
     {Source::kGrammar, v1::SOURCE_GRAMMAR},
+});
+
+inline constexpr auto kProtoPassRoles = enum_table<Role, v1::PassRole>({
+    {Role::kLarge, v1::PASS_ROLE_LARGE},
+    {Role::kSmall, v1::PASS_ROLE_SMALL},
+    {Role::kEncoder, v1::PASS_ROLE_ENCODER},
+    {Role::kWorker, v1::PASS_ROLE_WORKER},
+});
+
+inline constexpr auto kProtoPassKinds = enum_table<PassKind, v1::PassKind>({
+    {PassKind::kPrefill, v1::PASS_KIND_PREFILL},
+    {PassKind::kDraft, v1::PASS_KIND_DRAFT},
+    {PassKind::kVerify, v1::PASS_KIND_VERIFY},
+    {PassKind::kDecode, v1::PASS_KIND_DECODE},
+    {PassKind::kRecompute, v1::PASS_KIND_RECOMPUTE},
+});
+
+inline constexpr auto kProtoParameterTypes = enum_table<Field::Kind, v1::ParameterType>({
+    {Field::Kind::kSwitch, v1::PARAMETER_TYPE_SWITCH},
+    {Field::Kind::kInteger, v1::PARAMETER_TYPE_INTEGER},
+    {Field::Kind::kNumber, v1::PARAMETER_TYPE_NUMBER},
+    {Field::Kind::kChoice, v1::PARAMETER_TYPE_CHOICE},
+    {Field::Kind::kText, v1::PARAMETER_TYPE_TEXT},
+    {Field::Kind::kTexts, v1::PARAMETER_TYPE_TEXTS},
 });
 
 }  // namespace tandem

@@ -42,11 +42,6 @@ absl::Status in_range(absl::string_view field, Number value, Number min, Number 
   return out_of_range(field, value, absl::StrCat(open ? "(" : "[", min, ", ", max, "]"));
 }
 
-template <class Value, class Allowed>
-absl::Status not_offered(absl::string_view field, const Value& value, const Allowed& neutral) {
-  return out_of_range(field, value, absl::StrCat(neutral, " (not offered by this version)"));
-}
-
 // All errors go into `wrong`; the result is then discarded.
 #define TANDEM_CHECK_SET(in, field, min, max) \
   if ((in).has_##field()) wrong->add(in_range(#field, (in).field(), min, max))
@@ -96,12 +91,6 @@ Prompt prompt_from(const In& in, Violations* wrong) {
     default:
       wrong->add(out_of_range("prompt", "none", "one of text, token_ids, chat"));
       return std::string();
-  }
-}
-
-void check_offered(const v1::GenerateRequest& in, Violations* wrong) {
-  if (!in.adapter().empty()) {
-    wrong->add(not_offered("adapter", quote_value(in.adapter()), "empty"));
   }
 }
 
@@ -183,6 +172,7 @@ template <class In, class Out>
 void head_from(const In& in, Out* out, Violations* wrong) {
   wrong->add(check_model_name(in.model()));
   out->model = in.model();
+  out->adapter = in.adapter();
   wrong->add(check_request_id(in.request_id()));
   out->request_id = in.request_id();
   out->prompt = prompt_from(in, wrong);
@@ -233,9 +223,9 @@ absl::StatusOr<GenerateRequest> generate_request_from(const v1::GenerateRequest&
   out.logprobs = in.logprobs() || in.top_logprobs() > 0;
   out.raw_logprobs = in.raw_logprobs();
   out.include_eos_token = in.include_eos_token();
+  out.trace = in.trace();
   out.raw_text = in.raw_text();
   out.constraint = constraint_from(in, wrong);
-  check_offered(in, wrong);
   TANDEM_RETURN_IF_ERROR(violations.status());
   return out;
 }

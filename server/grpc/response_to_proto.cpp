@@ -3,9 +3,12 @@
 #include <google/protobuf/descriptor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "engine/base/sampling_params.h"
 #include "engine/host/config/settings_proto.h"
 #include "engine/host/methods/registry.h"
 #include "engine/text/utf8.h"
@@ -77,9 +80,49 @@ void parameters_to_proto(const MethodInfo& in, v1::OfferedMethod* out) {
     parameter->set_name(field.name);
     parameter->set_allowed(field.allowed());
     parameter->set_meaning(field.meaning);
+    parameter->set_type(kProtoParameterTypes[field.kind]);
+    if (field.kind == Field::Kind::kInteger || field.kind == Field::Kind::kNumber) {
+      parameter->set_min(field.min);
+      if (std::isfinite(field.max)) parameter->set_max(field.max);
+    }
+    for (const std::string& choice : field.choices) parameter->add_choices(choice);
     const SettingValue* const value = find_setting(in.parameters, field.name);
     if (value) parameter->set_default_value(setting_text(*value));
   }
+}
+
+void sampling_to_proto(const SamplingParams& defaults, v1::Model* out) {
+  for (const SamplingParameter& p : kSamplingParameters) {
+    v1::Parameter* const parameter = out->add_sampling();
+    parameter->set_name(p.name);
+    parameter->set_allowed(p.allowed());
+    parameter->set_meaning(absl::StrCat(p.help, *p.help ? "; " : "", p.off, ": ", p.off_means));
+    parameter->set_type(p.integer ? v1::PARAMETER_TYPE_INTEGER : v1::PARAMETER_TYPE_NUMBER);
+    parameter->set_min(p.min);
+    parameter->set_max(p.max);
+    parameter->set_min_excluded(p.min_excluded);
+    const std::optional<double>& value = defaults.*p.member;
+    if (value) parameter->set_default_value(setting_text(*value));
+  }
+}
+
+void trace_to_proto(const PassTrace& in, v1::Trace* out) {
+  out->mutable_passes()->Reserve(static_cast<int>(in.passes.size()));
+  for (const PassRecord& pass : in.passes) {
+    v1::PassRecord* const record = out->add_passes();
+    record->set_pass_number(pass.pass);
+    record->set_start_us(pass.start_us);
+    record->set_end_us(pass.end_us);
+    record->set_role(kProtoPassRoles[pass.role]);
+    record->set_kind(kProtoPassKinds[pass.kind]);
+    record->set_rows(pass.rows);
+    record->set_batches(pass.batches);
+    record->set_batch_rows(pass.batch_rows);
+    record->set_batch_requests(pass.batch_requests);
+    record->set_accepted(pass.accepted);
+    record->set_rejected(pass.rejected);
+  }
+  out->set_omitted(narrow(in.omitted));
 }
 
 }  // namespace
@@ -99,6 +142,7 @@ void token_to_proto(const TokenInfo& in, const TokenBytes& bytes_of, v1::Token* 
   out->set_proposed(source_to_proto(in.provenance.proposed));
   out->set_confirmed(source_to_proto(in.provenance.confirmed));
   out->set_corrected(in.provenance.corrected);
+  out->set_pass_number(in.pass);
   if (in.provenance.proposed == Source::kMask || in.provenance.proposed == Source::kEarlyHead) {
     out->set_proposed_index(in.provenance.index);
   }
@@ -155,6 +199,7 @@ v1::Finished finished_to_proto(const Finished& in, double time_to_first_token) {
   stats_to_proto(in.method, in.stats, in.usage.completion_tokens, out.mutable_stats());
   out.mutable_stats()->set_time_to_first_token_seconds(time_to_first_token);
   if (in.constraint_satisfied) out.set_constraint_satisfied(*in.constraint_satisfied);
+  if (in.trace) trace_to_proto(*in.trace, out.mutable_trace());
   return out;
 }
 
@@ -184,10 +229,17 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
     loaded->set_hidden_size(model.hidden_size);
     loaded->set_batch_invariant(model.batch_invariant);
   }
+  for (const AdapterInfo& adapter : in.adapters) {
+    v1::Adapter* const listed = out.add_adapters();
+    listed->set_name(adapter.name);
+    listed->set_rank(adapter.rank);
+    listed->set_weight_bytes(adapter.bytes);
+  }
   out.mutable_limits()->set_vocab_size(narrow(in.vocab_size));
   out.mutable_limits()->set_context_length(narrow(in.context_length));
   out.mutable_limits()->set_max_new_tokens(narrow(in.max_new_tokens));
   out.set_has_chat_template(in.has_chat_template);
+  sampling_to_proto(in.sampling, &out);
   return out;
 }
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "server/edge/peer.h"
-#include "server/grpc/call_timeout.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/raw_message.h"
 
@@ -39,98 +38,25 @@ grpc::ByteBuffer answer(Serving status) {
   return to_buffer(message);
 }
 
+absl::StatusOr<std::string> service_in(const grpc::ByteBuffer& request) {
+  HealthCheckRequest message;
+  TANDEM_RETURN_IF_ERROR(parse_message(request, &message));
+  if (message.service().size() > HealthService::kMaxName) {
+    return out_of_range("service", absl::StrCat(message.service().size(), " bytes"),
+                        absl::StrCat("at most ", HealthService::kMaxName));
+  }
+  return message.service();
+}
+
 }  // namespace
-
-// The common part of checks and watches: counts the call and reads the name of the service.
-class HealthService::Call : public RawReactor {
- public:
-  Call(HealthService* owner, grpc::CallbackServerContext* context)
-      : service(*owner), peer_(context->peer()), host_(host_of(peer_)), context_(*context) {}
-
-  const std::string& host() const { return host_; }
-
-  // REQUIRES: the object is owned.
-  void start() {
-    const absl::Status entered = service.calls_.enter(peer_);
-    entered_ = entered.ok();
-    if (entered.ok()) {
-      limit_time();
-      StartRead(&request_);
-    } else {
-      refuse(entered);
-    }
-  }
-
- protected:
-  virtual void on_request(const std::string& name) = 0;
-  virtual void refuse(const absl::Status& status) = 0;
-
-  // Cancels the call unless its request arrives, or its answer is read, in time.
-  void limit_time() { cancel_after(kRequestTime, &context_, &service.timeouts_, &timeout_); }
-
-  // For OnDone.
-  void leave() {
-    timeout_.stop();
-    if (entered_) service.calls_.leave(peer_);
-  }
-
-  HealthService& service;
-
- private:
-  void OnReadDone(bool ok) override {
-    timeout_.stop();
-    if (!ok) return refuse(no_message());
-    // Larger requests are not parsed.
-    constexpr size_t kTagAndLength = 3;
-    if (request_.Length() > kMaxName + kTagAndLength) return refuse(too_long(request_.Length()));
-    HealthCheckRequest message;
-    const absl::Status parsed = parse_message(request_, &message);
-    request_.Clear();
-    if (!parsed.ok()) return refuse(parsed);
-    if (message.service().size() > kMaxName) return refuse(too_long(message.service().size()));
-    on_request(message.service());
-  }
-
-  static absl::Status too_long(size_t bytes) {
-    return out_of_range("service", absl::StrCat(bytes, " bytes"),
-                        absl::StrCat("at most ", kMaxName));
-  }
-  static absl::Status no_message() { return absl::CancelledError("the client sent no request"); }
-
-  const std::string peer_, host_;
-  grpc::CallbackServerContext& context_;  // until OnDone()
-  Timeouts::Timeout timeout_;
-  bool entered_ = false;
-  grpc::ByteBuffer request_;
-};
-
-// Owns itself until OnDone().
-class HealthService::CheckCall final : public Call {
- public:
-  using Call::Call;
-
- private:
-  void on_request(const std::string& name) override {
-    const Serving status = status_of(service.services_(), name);
-    if (status == HealthCheckResponse::SERVICE_UNKNOWN) return refuse(unknown_service());
-    response_ = answer(status);
-    limit_time();
-    StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
-  }
-  void refuse(const absl::Status& status) override { Finish(to_grpc(status, "")); }
-  void OnDone() override {
-    leave();
-    delete this;
-  }
-
-  grpc::ByteBuffer response_;
-};
 
 // A Watch stream: sends the latest status, with one write in flight. Owned by itself until
 // OnDone(), and by the service's set.
-class HealthService::WatchCall final : public Call, public std::enable_shared_from_this<WatchCall> {
+class HealthService::WatchCall final : public HealthCall,
+                                       public std::enable_shared_from_this<WatchCall> {
  public:
-  using Call::Call;
+  WatchCall(HealthService* owner, grpc::CallbackServerContext* context)
+      : HealthCall(owner->method_, context), service_(*owner) {}
 
   static RawReactor* create(HealthService* service, grpc::CallbackServerContext* context) {
     const auto call = std::make_shared<WatchCall>(service, context);
@@ -152,9 +78,11 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
   }
 
  private:
-  void on_request(const std::string& name) override {
-    name_ = name;
-    const absl::Status begun = service.begin(shared_from_this());
+  void on_request(const grpc::ByteBuffer& request) override {
+    absl::StatusOr<std::string> name = service_in(request);
+    if (!name.ok()) return refuse(name.status());
+    name_ = *std::move(name);
+    const absl::Status begun = service_.begin(shared_from_this());
     if (!begun.ok()) refuse(begun);
   }
 
@@ -172,7 +100,7 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
   void OnDone() override {
     const std::shared_ptr<WatchCall> last = std::move(self_);  // may destroy *this on return
     leave();
-    service.forget(last);
+    service_.forget(last);
   }
 
   void pump_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -188,6 +116,7 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
     }
   }
 
+  HealthService& service_;
   std::shared_ptr<WatchCall> self_;
   std::string name_;  // of the watched service; set before the call is shared
   Mutex mutex_;
@@ -201,11 +130,17 @@ class HealthService::WatchCall final : public Call, public std::enable_shared_fr
 
 HealthService::HealthService(std::function<std::map<std::string, bool>()> services,
                              OpenCalls* calls, Timeouts* timeouts)
-    : services_(std::move(services)), calls_(*calls), timeouts_(*timeouts) {
+    : services_(std::move(services)),
+      method_{calls, timeouts, kMaxName + /*tag and length=*/3, "service"} {
   add_method("/grpc.health.v1.Health/Check", [this](grpc::CallbackServerContext* context) {
-    auto* const call = new CheckCall(this, context);
-    call->start();
-    return call;
+    return answer_health_call(
+        method_, context,
+        [this](const grpc::ByteBuffer& request) -> absl::StatusOr<grpc::ByteBuffer> {
+          TANDEM_ASSIGN_OR_RETURN(const std::string name, service_in(request));
+          const Serving status = status_of(services_(), name);
+          if (status == HealthCheckResponse::SERVICE_UNKNOWN) return unknown_service();
+          return answer(status);
+        });
   });
   add_method("/grpc.health.v1.Health/Watch", [this](grpc::CallbackServerContext* context) {
     return WatchCall::create(this, context);

@@ -16,6 +16,7 @@
 #include "server/edge/open_calls.h"
 #include "server/edge/timeouts.h"
 #include "server/grpc/raw_service.h"
+#include "server/health/health_call.h"
 
 namespace tandem {
 
@@ -37,16 +38,13 @@ class HealthService final : public RawService {
   void end_watches();
 
  private:
-  class Call;
-  class CheckCall;
   class WatchCall;
 
   absl::Status begin(const std::shared_ptr<WatchCall>& watch);
   void forget(const std::shared_ptr<WatchCall>& watch);
 
   const std::function<std::map<std::string, bool>()> services_;
-  OpenCalls& calls_;
-  Timeouts& timeouts_;
+  const HealthMethod method_;
   Mutex mutex_;
   std::set<std::shared_ptr<WatchCall>> watches_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

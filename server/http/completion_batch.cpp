@@ -135,6 +135,7 @@ void CompletionBatch::fill_in_the_middle(size_t family) {
 void CompletionBatch::score(int prompt) {
   ScoreRequest request;
   request.model = plan_.request.model;
+  request.adapter = plan_.request.adapter;
   request.request_id = plan_.request.request_id;
   request.client = plan_.request.client;
   request.host = plan_.request.host;

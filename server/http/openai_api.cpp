@@ -15,6 +15,7 @@
 #include "engine/base/version.h"
 #include "engine/host/requests/ingress.h"
 #include "server/edge/peer.h"
+#include "server/edge/static_files.h"
 #include "server/edge/status_text.h"
 #include "server/edge/tls_io.h"
 #include "server/gateway_headers.h"
@@ -23,6 +24,7 @@
 #include "server/http/cors.h"
 #include "server/http/credentials.h"
 #include "server/http/openai_call.h"
+#include "server/http/playground.h"
 #include "server/http/posted_response.h"
 #include "server/http/token_call.h"
 #include "server/openai/answer.h"
@@ -66,7 +68,12 @@ absl::StatusOr<std::string> models_answer(const ServerState& state, const std::s
   if (path != kModels) {
     const std::string name = unescaped(absl::StripPrefix(path, absl::StrCat(kModels, "/")));
     TANDEM_ASSIGN_OR_RETURN(const DeploymentInfo one, engine->deployment(name));
-    return openai::model_json(model_to_proto(one), created);
+    const v1::Model model = model_to_proto(one);
+    const std::string adapter = engine->adapter(name, "");
+    for (const v1::Adapter& a : model.adapters()) {
+      if (a.name() == adapter) return openai::adapter_json(name, model, a, created);
+    }
+    return openai::model_json(model, created);
   }
   std::vector<v1::Model> all;
   for (const DeploymentInfo& one : engine->deployments()) all.push_back(model_to_proto(one));
@@ -163,6 +170,9 @@ const OpenAiApi::Route OpenAiApi::kRoutes[] = {
     {"/version", false, "GET", "openai/version", false, /*open=*/true, &OpenAiApi::show_version},
     {kMetricsPath, false, "GET", "openai/metrics", false, false, &OpenAiApi::show_metrics},
     {"/metrics/gateway", false, "GET", "openai/metrics", false, false, &OpenAiApi::show_gateway},
+    {"/", false, "GET", "openai/playground", false, /*open=*/true, &OpenAiApi::show_playground},
+    {"/assets", true, "GET", "openai/playground", false, /*open=*/true,
+     &OpenAiApi::show_playground},
 };
 
 const OpenAiApi::Route* OpenAiApi::route_of(absl::string_view path) {
@@ -195,6 +205,28 @@ OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& st
   acceptor_.start([this](int, int fd) { http_.add_connection(fd); });
 }
 
+bool OpenAiApi::serves(const Route& route, absl::string_view path) const {
+  if (route.serve == &OpenAiApi::show_playground) {
+    return state_.config.playground && find_file(playground_files(), path) != nullptr;
+  }
+  return state_.config.openai_metrics || !absl::StartsWith(path, kMetricsPath);
+}
+
+std::optional<HttpReply> OpenAiApi::unknown_url(absl::string_view path) const {
+  std::vector<std::string> all;
+  for (const Route& known : kRoutes) {
+    if (serves(known, known.path)) all.push_back(absl::StrCat(known.method, " ", known.path));
+  }
+  const char* const why = path != "/"                  ? "unknown"
+                          : playground_files().empty() ? "this build has no playground"
+                                                       : "the playground is switched off";
+  return refusal_of(
+      with_reason(absl::NotFoundError(absl::StrCat(quote_value(path), ": ", why,
+                                                   "; allowed: ", absl::StrJoin(all, ", "))),
+                  "UNKNOWN_URL"),
+      404);
+}
+
 std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Route** route) const {
   const ServerConfig& config = state_.config;
   // With TLS, a browser compares the name with the certificate.
@@ -210,18 +242,11 @@ std::optional<HttpReply> OpenAiApi::check_head(const HttpMessage& head, const Ro
   }
   if (auto preflight = preflight_reply(config.cors_origins, head)) return preflight;
   *route = route_of(head.path);
-  if (!config.openai_metrics && absl::StartsWith(head.path, kMetricsPath)) *route = nullptr;
-  if (*route == nullptr) {
-    std::vector<std::string> all;
-    for (const Route& known : kRoutes) all.push_back(absl::StrCat(known.method, " ", known.path));
-    return refusal_of(
-        with_reason(absl::NotFoundError(absl::StrCat(
-                        quote_value(head.path), ": unknown; allowed: ", absl::StrJoin(all, ", "))),
-                    "UNKNOWN_URL"),
-        404);
-  }
+  if (*route != nullptr && !serves(**route, head.path)) *route = nullptr;
+  if (*route == nullptr) return unknown_url(head.path);
   const char* const method = (*route)->method;
-  if (head.method != method) {
+  const bool playground = (*route)->serve == &OpenAiApi::show_playground;
+  if (head.method != method && !(playground && head.method == "HEAD")) {
     return refusal_of(out_of_range("method", quote_value(head.method), method), 405,
                       {{"Allow", method}});
   }
@@ -344,6 +369,11 @@ void OpenAiApi::show_metrics(const std::shared_ptr<HttpExchange>& exchange) {
 void OpenAiApi::show_gateway(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpResponse page = pages_.gateway();
   exchange->respond(page.status, {{"Content-Type", kMetricsType}}, page.body);
+}
+
+// Its requests are no calls: they are neither logged nor counted.
+void OpenAiApi::show_playground(const std::shared_ptr<HttpExchange>& exchange) {
+  respond_with(*find_file(playground_files(), exchange->message.path), *exchange);
 }
 
 void OpenAiApi::list_models(const std::shared_ptr<HttpExchange>& exchange) {

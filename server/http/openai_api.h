@@ -1,7 +1,7 @@
 // The OpenAI-compatible HTTP API: models, completions, chat completions, Responses, Anthropic's
-// Messages, tokens and status pages, over HTTP or HTTPS on its own port. Requests are converted to
-// tandem.v1 messages (openai/request.h) and then handled like those of gRPC. docs/http_api.md lists
-// the endpoints.
+// Messages, tokens, status pages and the playground, over HTTP or HTTPS on its own port. Requests
+// are converted to tandem.v1 messages (openai/request.h) and then handled like those of gRPC.
+// docs/http_api.md lists the endpoints.
 //
 // A request is decided on its head: host, path, method, content type and token. Bodies are parsed
 // on a few threads, in turns by client. Endpoints without a body never wait for bodies.
@@ -73,6 +73,8 @@ class OpenAiApi {
   };
   static const Route kRoutes[];
   static const Route* route_of(absl::string_view path);
+  bool serves(const Route& route, absl::string_view path) const;
+  std::optional<HttpReply> unknown_url(absl::string_view path) const;
 
   HttpAdmission on_head(const HttpMessage& head, const HttpPeer& peer);
   // The error that a head deserves. `route` is set if the path has one.
@@ -94,6 +96,7 @@ class OpenAiApi {
   void show_version(const std::shared_ptr<HttpExchange>& exchange);
   void show_metrics(const std::shared_ptr<HttpExchange>& exchange);
   void show_gateway(const std::shared_ptr<HttpExchange>& exchange);
+  void show_playground(const std::shared_ptr<HttpExchange>& exchange);
 
   struct HttpPulse final : HttpServer::Work {
     void work() override { pulse.beat(); }

@@ -113,6 +113,10 @@ absl::StatusOr<openai::Request> OpenAiCall::read_request(const std::string& body
   TANDEM_ASSIGN_OR_RETURN(const std::string chat, translation_->request(body));
   auto read = openai::request_from(kind_, chat);
   if (!read.ok()) return translation_->renamed(read.status());
+  for (const auto& [name, set] : {std::pair("tandem.tokens", read->message.return_token_texts()),
+                                  std::pair("tandem.trace", read->message.trace())}) {
+    if (set) return out_of_range(name, "true", "false; use /v1/chat/completions");
+  }
   return read;
 }
 
@@ -151,7 +155,9 @@ absl::Status OpenAiCall::submit() {
            plan.request.model,
            request.logprobs,
            static_cast<int>(plan.request.n),
-           request.best};
+           request.best,
+           request.message.return_token_texts(),
+           request.message.trace()};
   token_bytes_ = checked->token_bytes;
   batch_ = std::make_shared<CompletionBatch>(checked->engine, std::move(plan),
                                              std::make_shared<EngineSink>(shared_from_this()));
@@ -244,7 +250,8 @@ void OpenAiCall::on_finished(const Finished& event) {
     item.text += events_->end();
   } else {
     answer_->finished(finished);
-    if (!record_.all_finished()) return;
+    if (finished.has_trace()) check_answer();
+    if (too_long_ || !record_.all_finished()) return;
     item.text = answer_->json();
     if (translation_ != nullptr) item.text = translation_->answer(item.text);
     const absl::Status fits =

@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/edge/status_text.h"
+#include "server/edge/traceparent.h"
 #include "server/observe/otlp_attributes.h"
 
 namespace tandem {
@@ -69,6 +68,7 @@ void describe_call(const EndedCall& call, Span* span) {
   const CallSummary& summary = call.summary;
   if (!summary.model.empty() && summary.reached_engine) {
     set_attribute("gen_ai.request.model", summary.model, span);
+    if (!summary.adapter.empty()) set_attribute("tandem.adapter", summary.adapter, span);
   }
   if (!summary.reason.has_value()) return;
   add_attribute("gen_ai.response.finish_reasons", span)
@@ -85,25 +85,6 @@ Duration duration(double seconds) {
 }
 
 }  // namespace
-
-std::optional<TraceParent> parse_traceparent(absl::string_view header) {
-  // version 2, trace id 32, parent id 16, flags 2 digits
-  if (header.size() != 55 || absl::StartsWith(header, "ff")) return std::nullopt;
-  for (const size_t dash : {size_t{2}, size_t{35}, size_t{52}}) {
-    if (header[dash] != '-') return std::nullopt;
-  }
-  const auto digits = [&](size_t from, size_t count) { return header.substr(from, count); };
-  for (const absl::string_view part :
-       {digits(0, 2), digits(3, 32), digits(36, 16), digits(53, 2)}) {
-    if (!std::all_of(part.begin(), part.end(), absl::ascii_isxdigit)) return std::nullopt;
-  }
-  TraceParent out;
-  out.trace_id = absl::HexStringToBytes(digits(3, 32));
-  out.span_id = absl::HexStringToBytes(digits(36, 16));
-  out.sampled = (absl::HexStringToBytes(digits(53, 2))[0] & 1) != 0;
-  if (all_zero(out.trace_id) || all_zero(out.span_id)) return std::nullopt;
-  return out;
-}
 
 CallSpans::CallSpans(double sample_ratio, ModelsOf models_of, uint64_t seed)
     : sample_ratio_(sample_ratio), models_of_(std::move(models_of)), random_(seed) {}

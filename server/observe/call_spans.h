@@ -5,28 +5,17 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "engine/base/clock.h"
 #include "engine/host/requests/request.h"
 #include "opentelemetry/proto/trace/v1/trace.pb.h"
 #include "server/grpc/call_info.h"
 
 namespace tandem {
-
-// The caller's span, from a W3C trace context.
-struct TraceParent {
-  std::string trace_id;  // 16 bytes
-  std::string span_id;   // 8 bytes
-  bool sampled = false;
-};
-// nullopt: malformed, or an id of zeros, which is invalid.
-std::optional<TraceParent> parse_traceparent(absl::string_view header);
 
 // A call that has ended.
 struct EndedCall {

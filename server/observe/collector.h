@@ -41,10 +41,12 @@ std::vector<prometheus::MetricFamily> engine_families(
     const std::vector<std::pair<std::string, std::string>>& roles);
 // The gauges that a gateway's endpoint picker reads. A picker takes the first series of a name, so
 // each name has one series: the total of all deployments. The KV gauges cover the large models.
-// `vllm:` names repeat them with the label model_name, which is the first deployment.
+// `vllm:` names repeat them with the label model_name, which is the first deployment. With LoRA
+// adapters, vllm:lora_requests_info lists those of running and waiting requests; its value is
+// `unix_time`.
 std::vector<prometheus::MetricFamily> gateway_families(
     const Metrics& metrics, const std::vector<std::pair<std::string, std::string>>& roles,
-    const std::string& deployment);
+    const std::string& deployment, int64_t unix_time);
 std::vector<prometheus::MetricFamily> client_families(
     const std::map<std::string, ClientUse>& clients);
 prometheus::MetricFamily device_family(const std::vector<DeviceInfo>& devices);

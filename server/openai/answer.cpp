@@ -1,13 +1,16 @@
 #include "server/openai/answer.h"
 
+#include <google/protobuf/message.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "server/openai/json_text.h"
 
@@ -100,13 +103,87 @@ void append_delta(absl::string_view text, const AnswerDelta& more, std::string* 
   *out += "}";
 }
 
+// Members by their proto names.
+std::string members_json(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string all;
+  // Fails only for text that is not UTF-8; names are UTF-8.
+  if (!google::protobuf::util::MessageToJsonString(message, &all, options).ok()) all = "{}";
+  return all;
+}
+
+// The members of a model object. `parent`: JSON.
+std::string model_object(const std::string& id, const std::string& root, const std::string& parent,
+                         const google::protobuf::Message& details, int64_t created) {
+  return absl::StrCat("{\"id\":", json_string(id), ",\"object\":\"model\",\"created\":", created,
+                      ",\"owned_by\":\"tandem\",\"root\":", json_string(root),
+                      ",\"parent\":", parent, ",\"tandem\":", members_json(details), "}");
+}
+
+std::string full_name(const v1::Model& parent, const v1::Adapter& adapter) {
+  return absl::StrCat(parent.name(), ":", adapter.name());
+}
+
+std::string trace_json(const v1::Trace& trace) {
+  std::string out = "{\"passes\":[";
+  const char* comma = "";
+  for (const v1::PassRecord& p : trace.passes()) {
+    absl::StrAppend(&out, std::exchange(comma, ","), "{\"pass\":", p.pass_number(),
+                    ",\"start_us\":", p.start_us(), ",\"end_us\":", p.end_us(), ",\"role\":\"",
+                    word(v1::PassRole_Name(p.role()), "PASS_ROLE_"), "\",\"kind\":\"",
+                    word(v1::PassKind_Name(p.kind()), "PASS_KIND_"), "\",\"rows\":", p.rows());
+    absl::StrAppend(&out, ",\"batches\":", p.batches(), ",\"batch_rows\":", p.batch_rows(),
+                    ",\"batch_requests\":", p.batch_requests(), ",\"accepted\":", p.accepted(),
+                    ",\"rejected\":", p.rejected(), "}");
+  }
+  return absl::StrCat(out, "],\"omitted\":", trace.omitted(), "}");
+}
+
 }  // namespace
+
+// --- ChoiceDetails
+
+void ChoiceDetails::add(const v1::Token& token) {
+  if (!tokens_ || token.pass_number() == 0) return;
+  absl::StrAppend(&list_, list_.empty() ? "" : ",", "{\"id\":", token.id(), ",\"text\":");
+  append_json_string(token.text(), &list_);
+  absl::StrAppend(&list_, ",\"proposed\":\"", word(v1::Source_Name(token.proposed()), "SOURCE_"),
+                  "\",\"confirmed\":\"", word(v1::Source_Name(token.confirmed()), "SOURCE_"),
+                  "\",\"corrected\":", token.corrected() ? "true" : "false",
+                  ",\"pass\":", token.pass_number());
+  if (token.has_proposed_index()) absl::StrAppend(&list_, ",\"index\":", token.proposed_index());
+  if (token.has_logprob()) {
+    list_ += ",\"logprob\":";
+    append_logprob(token.logprob(), &list_);
+  }
+  if (token.bytes() != token.text()) {
+    list_ += ",\"bytes\":";
+    append_bytes(token.bytes(), &list_);
+  }
+  list_ += "}";
+}
+
+void ChoiceDetails::add(const v1::Finished& event) {
+  if (!tokens_ && !trace_) return;
+  end_ = absl::StrCat("\"stats\":", members_json(event.stats()));
+  if (trace_) absl::StrAppend(&end_, ",\"trace\":", trace_json(event.trace()));
+}
+
+void ChoiceDetails::append_to(std::string* out) const {
+  if (list_.empty() && end_.empty()) return;
+  *out += ",\"tandem\":{";
+  if (!list_.empty()) absl::StrAppend(out, "\"tokens\":[", list_, end_.empty() ? "]" : "],");
+  absl::StrAppend(out, end_, "}");
+}
 
 // --- Answer
 
 Answer::Answer(Head head, int choices)
     : head_(std::move(head)),
-      choices_(static_cast<size_t>(choices), Choice{"", Logprobs(head_.kind), {}, {}}) {}
+      choices_(static_cast<size_t>(choices),
+               Choice{"", Logprobs(head_.kind), ChoiceDetails(head_)}) {}
 
 void Answer::echo(int index, absl::string_view text, const std::vector<v1::Token>& tokens) {
   Choice& choice = choices_[static_cast<size_t>(index)];
@@ -128,12 +205,20 @@ void Answer::chunk(int index, absl::string_view text, const std::vector<v1::Toke
   choice.more.append(more);
   bytes_ += more.bytes();
   choice.tokens += static_cast<int64_t>(tokens.size());
+  bytes_ -= choice.details.bytes();
+  for (const v1::Token& token : tokens) choice.details.add(token);
+  bytes_ += choice.details.bytes();
   for (const v1::Token& token : tokens)
     choice.total_logprob += static_cast<double>(token.logprob());
 }
 
 void Answer::finished(const v1::Finished& event) {
-  choices_[static_cast<size_t>(event.index())].finished = event;
+  Choice& choice = choices_[static_cast<size_t>(event.index())];
+  bytes_ -= choice.details.bytes();
+  choice.details.add(event);
+  bytes_ += choice.details.bytes();
+  choice.finished = event;
+  choice.finished.clear_trace();
 }
 
 std::vector<const Answer::Choice*> Answer::returned() const {
@@ -177,7 +262,9 @@ std::string Answer::json() const {
     } else {
       out += "null";
     }
-    absl::StrAppend(&out, ",\"finish_reason\":", reason(choice->finished), "}");
+    absl::StrAppend(&out, ",\"finish_reason\":", reason(choice->finished));
+    choice->details.append_to(&out);
+    out += "}";
   }
   v1::Finished first = choices_[0].finished;  // and whether all choices satisfy the constraint
   for (const Choice& choice : choices_) {
@@ -242,16 +329,24 @@ std::string Events::chunk(int index, absl::string_view text, const std::vector<v
   } else {
     out += "null";
   }
-  absl::StrAppend(&out, ",\"finish_reason\":null}]", ending(index, choice.tokens));
+  out += ",\"finish_reason\":null";
+  ChoiceDetails details(head_);
+  for (const v1::Token& token : tokens) details.add(token);
+  details.append_to(&out);
+  absl::StrAppend(&out, "}]", ending(index, choice.tokens));
   return out;
 }
 
 std::string Events::finished(const v1::Finished& event) {
   const int index = event.index();
   usage_.add(event, index % head_.per_prompt == 0);
+  ChoiceDetails details(head_);
+  details.add(event);
+  std::string in_choice;
+  details.append_to(&in_choice);
   return absl::StrCat(opening_, "{\"index\":", index,
                       head_.kind == Kind::kChat ? ",\"delta\":{}" : ",\"text\":\"\"",
-                      ",\"logprobs\":null,\"finish_reason\":", reason(event),
+                      ",\"logprobs\":null,\"finish_reason\":", reason(event), in_choice,
                       "}],\"tandem\":", tandem_json(started_[prompt_of(index)], event),
                       ending(index, event.usage().completion_tokens()));
 }
@@ -265,24 +360,29 @@ std::string Events::end() const {
 std::string Events::error(const std::string& json) { return absl::StrCat("data: ", json, "\n\n"); }
 
 std::string model_json(const v1::Model& model, int64_t created) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = true;
-  std::string all;
-  // Fails only for text that is not UTF-8; names are UTF-8.
-  if (!google::protobuf::util::MessageToJsonString(model, &all, options).ok()) all = "{}";
-  return absl::StrCat("{\"id\":", json_string(model.name()),
-                      ",\"object\":\"model\",\"created\":", created,
-                      ",\"owned_by\":\"tandem\",\"tandem\":", all, "}");
+  return model_object(model.name(), model.name(), "null", model, created);
+}
+
+std::string adapter_json(const std::string& id, const v1::Model& parent, const v1::Adapter& adapter,
+                         int64_t created) {
+  return model_object(id, full_name(parent, adapter), json_string(parent.name()), adapter, created);
 }
 
 std::string models_json(const std::vector<v1::Model>& models, int64_t created) {
-  std::string out = "{\"object\":\"list\",\"data\":[";
-  const char* comma = "";
+  std::map<std::string, int> owners;
   for (const v1::Model& model : models) {
-    absl::StrAppend(&out, std::exchange(comma, ","), model_json(model, created));
+    for (const v1::Adapter& adapter : model.adapters()) ++owners[adapter.name()];
   }
-  return out + "]}";
+  std::vector<std::string> all;
+  for (const v1::Model& model : models) {
+    all.push_back(model_json(model, created));
+    for (const v1::Adapter& adapter : model.adapters()) {
+      const bool known = owners.at(adapter.name()) == 1;
+      all.push_back(adapter_json(known ? adapter.name() : full_name(model, adapter), model, adapter,
+                                 created));
+    }
+  }
+  return absl::StrCat("{\"object\":\"list\",\"data\":[", absl::StrJoin(all, ","), "]}");
 }
 
 }  // namespace tandem::openai

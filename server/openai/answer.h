@@ -22,8 +22,30 @@ struct Head {
   int64_t created = 0;  // seconds since 1970
   std::string model;
   bool logprobs = false;
-  int per_prompt = 1;  // choices
-  int best = 0;        // complete responses: the number of choices to return; 0: all
+  int per_prompt = 1;   // choices
+  int best = 0;         // complete responses: the number of choices to return; 0: all
+  bool tokens = false;  // choices have `tandem.tokens`
+  bool trace = false;   // choices have `tandem.trace`
+};
+
+// The members of `tandem` in a choice: tokens, then statistics and trace.
+class ChoiceDetails {
+ public:
+  explicit ChoiceDetails(const Head& head) : tokens_(head.tokens), trace_(head.trace) {}
+
+  // Tokens of an echoed prompt are left out.
+  void add(const v1::Token& token);
+  // The statistics and the trace, if the request asks for either.
+  void add(const v1::Finished& event);
+  // ,"tandem":{...} or nothing.
+  void append_to(std::string* out) const;
+  size_t bytes() const { return list_.size() + end_.size(); }
+
+ private:
+  bool tokens_;
+  bool trace_;
+  std::string list_;  // of tokens
+  std::string end_;   // further members
 };
 
 // A complete response. The JSON is built as the parts arrive, so its size is always known.
@@ -48,9 +70,10 @@ class Answer {
   struct Choice {
     std::string text;  // escaped
     Logprobs logprobs;
-    AnswerDelta more;
-    v1::Finished finished;
-    double total_logprob = 0;  // of `tokens`
+    ChoiceDetails details;
+    AnswerDelta more = {};
+    v1::Finished finished = {};  // without its trace
+    double total_logprob = 0;    // of `tokens`
     int64_t tokens = 0;
 
     double mean_logprob() const {
@@ -103,8 +126,13 @@ class Events {
   std::vector<Choice> choices_;
 };
 
-// `created`: the server's start, in seconds since 1970.
+// Entries of GET /v1/models. `created`: the server's start, in seconds since 1970.
 std::string model_json(const v1::Model& model, int64_t created);
+// An adapter of `parent`; `id` is a name of it in requests.
+std::string adapter_json(const std::string& id, const v1::Model& parent, const v1::Adapter& adapter,
+                         int64_t created);
+// The deployments, each followed by its adapters. The id of an adapter is its name, or
+// "DEPLOYMENT:ADAPTER" if several deployments have the name.
 std::string models_json(const std::vector<v1::Model>& models, int64_t created);
 
 }  // namespace tandem::openai

@@ -91,9 +91,9 @@ std::string error_json(const absl::Status& status, const std::string& message) {
   // Reasons are named so that in lower case they match OpenAI's codes, where there are any.
   std::string code = absl::AsciiStrToLower(reason_of(status));
   if (http == 401) code = "invalid_api_key";
-  const std::string param = code == "model_not_found" ? "model"
-                            : wrong.empty()           ? ""
-                                                      : wrong[0].field;
+  std::string param = wrong.empty() ? "" : wrong[0].field;
+  if (code == "model_not_found") param = "model";
+  if (code == "adapter_not_found") param = "tandem.adapter";
   return json(message, type_of(http), param, code);
 }
 

@@ -43,8 +43,8 @@ constexpr std::array<std::pair<absl::string_view, absl::string_view>, 16> kNamed
     {"top_logprobs", "top_logprobs"},
     {"json_schema", "response_format"},
 }};
-// Fields whose result OpenAI's responses cannot hold.
-constexpr std::array<absl::string_view, 2> kGrpcOnly = {"return_tokens", "return_token_texts"};
+// Fields that "tokens" sets.
+constexpr std::array<absl::string_view, 2> kOfTokens = {"return_tokens", "return_token_texts"};
 
 void check_names(const v1::GenerateRequest& set, Violations* wrong) {
   std::vector<const google::protobuf::FieldDescriptor*> fields;
@@ -55,10 +55,9 @@ void check_names(const v1::GenerateRequest& set, Violations* wrong) {
       wrong->add(out_of_range(absl::StrCat("tandem.", ours), "set",
                               absl::StrCat("unset; use ", theirs, " outside \"tandem\"")));
     }
-    for (const absl::string_view name : kGrpcOnly) {
+    for (const absl::string_view name : kOfTokens) {
       if (field->name() != name) continue;
-      wrong->add(
-          out_of_range(absl::StrCat("tandem.", name), "set", "unset; available over gRPC only"));
+      wrong->add(out_of_range(absl::StrCat("tandem.", name), "set", "unset; use \"tokens\": true"));
     }
   }
 }
@@ -100,6 +99,7 @@ void extension_from(absl::string_view object, v1::GenerateRequest* out, Violatio
   Fields in(object, "tandem.", wrong);
   const auto method = in.string("method");
   const auto contract = in.string("contract");
+  const bool tokens = in.boolean("tokens").value_or(false);
   const std::string rest = absl::StrCat("{", in.rest(), "}");
   const auto parsed = google::protobuf::util::JsonStringToMessage(rest, out);
   if (!parsed.ok()) {
@@ -111,6 +111,7 @@ void extension_from(absl::string_view object, v1::GenerateRequest* out, Violatio
     return wrong->add(wrong_field("tandem", why.substr(0, kMaxErrorText)));
   }
   check_names(*out, wrong);
+  if (tokens) out->set_return_token_texts(true);
   if (method.has_value()) method_from(*method, out, wrong);
   if (contract.has_value()) contract_from(*contract, out, wrong);
 }

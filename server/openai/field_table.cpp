@@ -21,7 +21,8 @@ using enum Origin;
 // scripts/http_fields reads these rows. Order: as in the page.
 constexpr FieldRow kRows[] = {
     // Input.
-    {"model", kBoth, kCode, "", kOpenAi, "A deployment from `/v1/models`."},
+    {"model", kBoth, kCode, "", kOpenAi,
+     "A deployment or adapter from `/v1/models`, or `DEPLOYMENT:ADAPTER`."},
     {"messages", kChat, kCode, "", kOpenAi,
      "Rendered by the chat template of the model. `content` is a string or a list of text parts, "
      "joined by newlines; other parts are refused. The role `developer` becomes `system`. "
@@ -168,7 +169,7 @@ constexpr FieldRow kRows[] = {
     {"n_indent", kBoth, kOnly, "0", kLlama, ""},
     {"t_max_predict_ms", kBoth, kOnly, "0|-1", kLlama, "Use `tandem.time_limit_seconds`."},
     {"response_fields", kBoth, kOnly, "[]", kLlama, ""},
-    {"lora", kBoth, kOnly, "[]", kLlama, ""},
+    {"lora", kBoth, kOnly, "[]", kLlama, "Use `model` or `tandem.adapter`."},
 
     // Without effect on the answer.
     {"user", kBoth, kIgnore, "", kOpenAi, "Clients are identified by their bearer tokens."},
@@ -282,6 +283,10 @@ constexpr FieldRow kRows[] = {
     {"add_special_tokens", kEmbeddings, kCode, "", kVllm, "Default: true."},
     {"priority", kEmbeddings, kCode, "", kVllm, "Larger runs earlier, unlike in vLLM."},
     {"truncate_prompt_tokens", kEmbeddings, kRefuse, "", kVllm, ""},
+    {"embed_dtype", kEmbeddings, kOnly, "\"float32\"", kVllm, ""},
+    {"endianness", kEmbeddings, kOnly, "\"native\"|\"little\"", kVllm, ""},
+    {"messages", kEmbeddings, kRefuse, "", kVllm, ""},
+    {"embd_normalize", kEmbeddings, kOnly, "2", kLlama, "2 is the Euclidean norm."},
     {"prefix", kEmbeddings, kCode, "", kTandem, "Put before each text, such as an instruction."},
     {"prompt_name", kEmbeddings, kCode, "", kTandem,
      "A prompt of `config_sentence_transformers.json`, put before each text. Not with `prefix`."},
@@ -296,6 +301,7 @@ constexpr FieldRow kRows[] = {
     {"max_tokens_per_doc", kRerank, kRefuse, "", kCohere, ""},
     {"max_chunks_per_doc", kRerank, kRefuse, "", kCohere, ""},
     {"rank_fields", kRerank, kRefuse, "", kCohere, ""},
+    {"truncate_prompt_tokens", kRerank, kRefuse, "", kVllm, ""},
     {"user", kRerank, kIgnore, "", kVllm, "Clients are identified by their bearer tokens."},
     {"instruction", kRerank, kCode, "", kTandem, "What makes a document relevant."},
     {"priority", kRerank, kCode, "", kVllm, "Larger runs earlier, unlike in vLLM."},

@@ -13,11 +13,6 @@ namespace {
 
 constexpr double kLeastLogprob = -9999.0;  // OpenAI's: JSON has no infinity
 
-void append_number(float logprob, std::string* out) {
-  const auto value = static_cast<double>(logprob);
-  *out += nlohmann::json(std::isfinite(value) ? value : kLeastLogprob).dump();
-}
-
 void append_comma(std::string* list) {
   if (!list->empty()) list->push_back(',');
 }
@@ -27,14 +22,9 @@ void append_members(const Token& token, std::string* out) {
   out->append("\"token\":");
   append_json_string(token.text(), out);
   out->append(",\"logprob\":");
-  append_number(token.logprob(), out);
-  out->append(",\"bytes\":[");
-  const char* comma = "";
-  for (const char c : token.bytes()) {
-    absl::StrAppend(out, comma, static_cast<int>(static_cast<uint8_t>(c)));
-    comma = ",";
-  }
-  out->push_back(']');
+  append_logprob(token.logprob(), out);
+  out->append(",\"bytes\":");
+  append_bytes(token.bytes(), out);
 }
 
 // The name of a token in completions: its text, or its bytes if they are not valid text.
@@ -54,6 +44,21 @@ int64_t characters(const std::string& bytes) {
 }
 
 }  // namespace
+
+void append_logprob(float logprob, std::string* out) {
+  const auto value = static_cast<double>(logprob);
+  *out += nlohmann::json(std::isfinite(value) ? value : kLeastLogprob).dump();
+}
+
+void append_bytes(const std::string& bytes, std::string* out) {
+  out->push_back('[');
+  const char* comma = "";
+  for (const char c : bytes) {
+    absl::StrAppend(out, comma, static_cast<int>(static_cast<uint8_t>(c)));
+    comma = ",";
+  }
+  out->push_back(']');
+}
 
 void Logprobs::add(const v1::Token& token) {
   kind_ == Kind::kChat ? add_to_chat(token) : add_to_completion(token);
@@ -86,7 +91,7 @@ void Logprobs::add_to_completion(const v1::Token& token) {
     offset_ += characters(token.bytes());
     return;
   }
-  append_number(token.logprob(), &logprobs);
+  append_logprob(token.logprob(), &logprobs);
   absl::StrAppend(&offsets, offset_);
   offset_ += characters(token.bytes());
   tops.push_back('{');
@@ -97,7 +102,7 @@ void Logprobs::add_to_completion(const v1::Token& token) {
     if (named.size() > 1) tops.push_back(',');
     append_json_string(name, &tops);
     tops.push_back(':');
-    append_number(top.logprob(), &tops);
+    append_logprob(top.logprob(), &tops);
   }
   tops.push_back('}');
 }

@@ -13,6 +13,11 @@
 
 namespace tandem::openai {
 
+// A log-probability as a JSON number: -9999 for minus infinity, as OpenAI's.
+void append_logprob(float logprob, std::string* out);
+// An array of numbers.
+void append_bytes(const std::string& bytes, std::string* out);
+
 class Logprobs {
  public:
   explicit Logprobs(Kind kind) : kind_(kind) {}

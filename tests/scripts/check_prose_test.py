@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -17,9 +18,8 @@ class CheckProseTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for name, text in files.items():
-                path = root / name.replace("__", "/").replace("_md", ".md").replace(
-                    "_h", ".h"
-                ).replace("_py", ".py")
+                name = name.replace("__", "/")
+                path = root / re.sub(r"_(md|h|py|proto)$", r".\1", name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
             subprocess.run(["git", "init", "-q", root], check=True)
@@ -67,6 +67,15 @@ class CheckProseTest(unittest.TestCase):
         self.assertIn("tests/a.py:1: 'nobody' in a comment", found)
         self.assertIn("tests/a.py:2: 'Whoever' in a comment", found)
         self.assertEqual(len(found), limit + 2)
+
+    def test_comments_of_scripts_and_protos_are_counted(self):
+        limit = check_prose.COMMENT_HITS
+        found = self.check(
+            scripts__run="#!/bin/sh\n" + "# Nobody runs it.\n" * limit,
+            proto__a_proto="// Told to answer.\n",
+        )
+        self.assertIn("scripts/run:2: 'Nobody' in a comment", found)
+        self.assertIn("proto/a.proto:1: 'Told' in a comment", found)
 
 
 if __name__ == "__main__":

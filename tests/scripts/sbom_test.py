@@ -101,3 +101,19 @@ def test_a_folder_that_cannot_be_packaged_is_refused(tmp_path, files, message):
         [ROOT / "scripts/package", tmp_path], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1 and message in done.stderr
+
+
+def test_packages_of_the_playground(sbom, tmp_path):
+    """Only of a build with the playground, and without the bundler."""
+    assert sbom.web_packages(tmp_path) == []
+    for name in ("preact", "uplot", "marked", "dompurify", "highlight.js", "esbuild"):
+        folder = tmp_path / "node_modules" / name
+        folder.mkdir(parents=True)
+        (folder / "package.json").write_text('{"version": "1.2.3", "license": "MIT"}')
+        (folder / "LICENSE").write_text(f"of {name}")
+    (tmp_path / "playground").mkdir()
+    (tmp_path / "playground/modules").write_text(f"{tmp_path / 'node_modules'}\n")
+    found = sbom.web_packages(tmp_path)
+    names = ["dompurify", "highlight.js", "marked", "preact", "uplot"]
+    assert [one.purl for one in found] == [f"pkg:npm/{name}@1.2.3" for name in names]
+    assert all(one.texts and one.place == "inside" for one in found)

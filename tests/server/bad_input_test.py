@@ -177,6 +177,7 @@ def test_every_method_with_every_option(tandem, method):
         ("top_logprobs", "20"),
         ("raw_logprobs", "true"),
         ("include_eos_token", "true"),
+        ("trace", "true"),
         ("return_tokens", "true"),
         ("return_token_texts", "true"),
         ("require_contract", "EXACT"),

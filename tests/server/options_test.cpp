@@ -44,12 +44,17 @@ TEST(Options, FlagsOverrideTheFile) {
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->server.listen, "127.0.0.1:1");
   EXPECT_EQ(plain->server.grace, std::chrono::seconds(5));
+  EXPECT_EQ(plain->engine.prefix_store, "");
+  EXPECT_EQ(configure(*parse_options({"--config", path, "--prefix-store=kv"}))->engine.prefix_store,
+            "kv");
   const auto over = configure(*parse_options(
       {"--config", path, "--listen=127.0.0.1:2", "--http=off", "--grace-seconds=0.5"}));
   EXPECT_EQ(over->server.listen, "127.0.0.1:2");
   EXPECT_EQ(over->server.http, "off");
   EXPECT_EQ(over->server.grace, std::chrono::milliseconds(500));
   EXPECT_EQ(over->server.log_level, "warn");
+  EXPECT_TRUE(over->server.playground);
+  EXPECT_FALSE(configure(*parse_options({"--config", path, "--no-ui"}))->server.playground);
   EXPECT_EQ(over->engine.models[0].name, "m");
   ASSERT_FALSE(plain->engine.devices.empty());
   EXPECT_EQ(plain->engine.devices[0].cpu_target, "");
@@ -61,7 +66,7 @@ TEST(Options, FlagsOverrideTheFile) {
 TEST(Options, HelpNamesEveryFlag) {
   for (const char* flag : {"--config", "--model", "--device", "--dtype", "--cpu-kernels",
                            "--listen", "--http", "--port-file", "--grace-seconds", "--log-level",
-                           "--log-format", "--insecure", "--version", "--openai"}) {
+                           "--log-format", "--insecure", "--version", "--openai", "--no-ui"}) {
     EXPECT_NE(options_help().find(flag), std::string::npos) << flag;
   }
 }

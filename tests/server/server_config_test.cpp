@@ -25,8 +25,8 @@ TEST(ServerConfig, ReadsEveryField) {
       "log_format: \"json\" openai: \"unix:/o\" insecure: true max_connections: 11 "
       "max_connections_per_host: 12 max_open_calls: 13 max_transport_bytes: 16777216 "
       "stuck_seconds: 14 max_send_bytes: 1025 memory_bytes: 100000000 "
-      "max_connection_age_grace_seconds: 15 trusted_gateways: \"gw\" "
-      "trusted_gateways: \"10.0.0.7\" objectives { key: \"batch\" value: -10 }");
+      "max_connection_age_grace_seconds: 15 prefix_store_seconds: 16 trusted_gateways: \"gw\" "
+      "trusted_gateways: \"10.0.0.7\" objectives { key: \"batch\" value: -10 } ui: false");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen, "[::1]:5");
   EXPECT_EQ(config->http, "off");
@@ -46,11 +46,14 @@ TEST(ServerConfig, ReadsEveryField) {
   EXPECT_EQ(config->log_format, "json");
   EXPECT_TRUE(config->insecure);
   EXPECT_EQ(config->openai, "unix:/o");
+  EXPECT_FALSE(config->playground);
+  EXPECT_TRUE(ServerConfig().playground);
   EXPECT_EQ(config->max_connections, 11);
   EXPECT_EQ(config->max_connections_per_host, 12);
   EXPECT_EQ(config->max_open_calls, 13);
   EXPECT_EQ(config->max_transport_bytes, 16777216);
   EXPECT_EQ(config->stuck, std::chrono::seconds(14));
+  EXPECT_EQ(config->prefix_store_interval, std::chrono::seconds(16));
   EXPECT_EQ(config->max_send_bytes, 1025);
   EXPECT_EQ(config->memory_bytes, 100000000);
   EXPECT_EQ(config->max_connection_age_grace, std::chrono::seconds(15));
@@ -108,6 +111,7 @@ TEST(ServerConfig, Errors) {
       {"memory_bytes: 1", "f:1: server.memory_bytes: 1; allowed: [33554432, 1099511627776]"},
       {"memory_bytes: 67108864 max_transport_bytes: 33554433",
        "f:1: server.max_transport_bytes: 33554433; allowed: [16777216, 33554432]"},
+      {"prefix_store_seconds: 0", "f:1: server.prefix_store_seconds: 0; allowed: [1, 86400]"},
       {"log_level: \"all\"", "f:1: server.log_level: \"all\"; allowed: debug, info, warn, error"},
       {"openai_tls: true",
        "f:1: server.openai_tls: true; allowed: false or unset, or with server.tls"},

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "engine/text/utf8.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -390,6 +391,30 @@ TEST(Server, RefusalsHaveDetails) {
   EXPECT_EQ(reason(request), "CONTRACT_NOT_SATISFIABLE");
 }
 
+TEST(Server, AdaptersOfADeployment) {
+  Harness harness("", true, R"(
+    deployments { name: "adapted" large: "fake" adapters { name: "sql" } adapters { name: "law" } })");
+  const auto model = harness.client->model("adapted:law");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->name(), "adapted");
+  ASSERT_EQ(model->adapters_size(), 2);
+  EXPECT_EQ(model->adapters(0).name(), "sql");
+  v1::GenerateRequest request = ask("adapted", "prompt", 12);
+  const Stream base = stream(*harness.client, request);
+  request.set_adapter("law");
+  const Stream law = stream(*harness.client, request);
+  ASSERT_TRUE(base.status.ok() && law.status.ok()) << law.status;
+  EXPECT_NE(law.ids, base.ids);
+  for (const char* name : {"adapted:law", "law"}) {
+    EXPECT_EQ(stream(*harness.client, ask(name, "prompt", 12)).ids, law.ids) << name;
+  }
+  request.set_adapter("lav");
+  const absl::Status unknown = stream(*harness.client, request).status;
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(unknown.message()),
+              testing::HasSubstr("did you mean \"law\"? known: \"sql\", \"law\""));
+}
+
 TEST(Server, UnknownModel) {
   Harness h;
   const Stream s = stream(*h.client, ask("nope", "x", 5));
@@ -474,6 +499,95 @@ TEST(Server, EveryMethodOfAPairAnswersAndSaysWhatItDid) {
   }
 }
 
+// The trace, the statistics and the metrics of one request count the same passes.
+TEST(Server, ATraceAgreesWithStatisticsAndMetrics) {
+  for (const char* const method : {"speculative", "bild", "autoregressive", "ngram"}) {
+    Harness h;
+    v1::GenerateRequest request = ask("pair", "x", 40);
+    ASSERT_TRUE(
+        google::protobuf::TextFormat::MergeFromString(absl::StrCat(method, " {}"), &request));
+    request.set_trace(true);
+    const Stream s = stream(*h.client, request);
+    ASSERT_TRUE(s.status.ok()) << s.status;
+    const v1::MethodStats& stats = s.finished.stats();
+    int large = 0, small = 0, accepted = 0, rejected = 0;
+    std::set<int> numbers;
+    for (const v1::PassRecord& p : s.finished.trace().passes()) {
+      large += p.role() == v1::PASS_ROLE_LARGE ? 1 : 0;
+      small += p.role() == v1::PASS_ROLE_SMALL ? 1 : 0;
+      accepted += p.accepted();
+      rejected += p.rejected();
+      EXPECT_TRUE(numbers.insert(p.pass_number()).second);
+      EXPECT_LE(p.start_us(), p.end_us());
+      EXPECT_EQ(p.batch_requests(), 1);
+    }
+    EXPECT_EQ(s.finished.trace().omitted(), 0);
+    EXPECT_EQ(large, stats.large_passes()) << method;
+    EXPECT_EQ(small, stats.small_passes()) << method;
+    EXPECT_EQ(accepted + rejected, stats.draft_tokens()) << method;
+    int of_stats = 0;
+    for (int i = 0; i < stats.accept_lengths_size(); ++i) of_stats += i * stats.accept_lengths(i);
+    EXPECT_EQ(accepted, of_stats) << method;
+    for (const auto& event : s.events) {
+      for (const v1::Token& token : event.chunk().tokens()) {
+        EXPECT_TRUE(numbers.contains(token.pass_number())) << method;
+      }
+    }
+    httplib::Client http("http://" + h.server->http_address());
+    const auto has = [&](const std::string& line) {
+      const auto answer = http.Get("/metrics");
+      return answer && answer->body.find("\n" + line + "\n") != std::string::npos;
+    };
+    const auto count = [&](const std::string& line) {
+      EXPECT_TRUE(eventually([&] { return has(line); })) << line;
+    };
+    count(absl::StrCat("tandem_passes_total{model=\"fake\",role=\"large\"} ", large));
+    if (small > 0) {
+      count(absl::StrCat("tandem_passes_total{model=\"little\",role=\"small\"} ", small));
+    }
+    if (stats.draft_tokens() > 0) {
+      const std::string of = absl::StrCat("{model=\"pair\",method=\"", method, "\"} ");
+      count(absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", of, accepted));
+      count(absl::StrCat("tandem_spec_decode_num_draft_tokens_total", of, accepted + rejected));
+    }
+  }
+}
+
+TEST(Server, ATraceIsMadeOnRequestForEachChoice) {
+  Harness h;
+  v1::GenerateRequest request = ask("pair", "x", 12);
+  const auto plain = h.client->complete(request);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_FALSE(plain->choices(0).finished().has_trace());
+  request.set_trace(true);
+  request.set_n(3);
+  request.set_temperature(1);
+  const auto whole = h.client->complete(request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  for (const v1::Choice& choice : whole->choices()) {
+    int large = 0;
+    for (const v1::PassRecord& p : choice.finished().trace().passes()) {
+      large += p.role() == v1::PASS_ROLE_LARGE ? 1 : 0;
+    }
+    EXPECT_EQ(large, choice.finished().stats().large_passes()) << choice.index();
+  }
+}
+
+// The records are part of the answer: they count for its limit and for the memory of clients.
+TEST(Server, ATraceCountsForTheSizeOfAnAnswer) {
+  Harness h("max_send_bytes: 2048");
+  v1::GenerateRequest request = ask("fake", "x", 200);
+  request.clear_return_tokens();
+  request.mutable_autoregressive();
+  const auto plain = h.client->complete(request);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  request.set_trace(true);
+  const auto traced = h.client->complete(request);
+  EXPECT_EQ(traced.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(traced.status().message()), HasSubstr("max_send_bytes"));
+  EXPECT_TRUE(stream(*h.client, ask("fake", "x", 5)).status.ok());
+}
+
 TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   Harness h;
   const auto pair = h.client->model("pair");
@@ -490,6 +604,11 @@ TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   EXPECT_TRUE(pair->methods(3).bild().verify_eos());
   EXPECT_FALSE(pair->methods(3).bild().has_window());
   EXPECT_TRUE(pair->components(0).batch_invariant());
+  ASSERT_GT(pair->sampling_size(), 0);
+  for (const v1::Parameter& p : pair->sampling()) {
+    EXPECT_NE(p.default_value(), "") << p.name();
+    EXPECT_TRUE(p.has_min() && p.has_max()) << p.name();
+  }
 }
 
 TEST(Server, BadRequestsAreRefusedAndServingContinues) {

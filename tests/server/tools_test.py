@@ -25,7 +25,18 @@ METHODS = {
     "tandem.v1.Models.ListModels": {},
     "tandem.v1.Models.GetModel": {"model": "fake"},
     "grpc.health.v1.Health.Check": {"service": "tandem.v1.Generation"},
+    "inference.GRPCInferenceService.ServerLive": {},
+    "inference.GRPCInferenceService.ServerReady": {},
+    "inference.GRPCInferenceService.ModelReady": {"name": "fake"},
+    "inference.GRPCInferenceService.ServerMetadata": {},
+    "inference.GRPCInferenceService.ModelMetadata": {"name": "fake"},
 }
+SERVICES = (
+    "tandem.v1.Generation",
+    "tandem.v1.Models",
+    "grpc.health.v1.Health",
+    "inference.GRPCInferenceService",
+)
 
 
 @pytest.fixture
@@ -48,13 +59,9 @@ def grpcurl(server, tool):
 
 def test_lists_all_services_and_methods(grpcurl):
     services = grpcurl("list").stdout.split()
-    assert {"tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health"} <= set(services)
+    assert set(SERVICES) <= set(services)
     assert {f"grpc.reflection.{v}.ServerReflection" for v in ("v1", "v1alpha")} <= set(services)
-    listed = {
-        method
-        for service in ("tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health")
-        for method in grpcurl("list", service).stdout.split()
-    }
+    listed = {method for service in SERVICES for method in grpcurl("list", service).stdout.split()}
     not_called = {"grpc.health.v1.Health.Watch", "tandem.v1.Generation.Rerank"}
     assert listed == set(METHODS) | not_called
 
@@ -82,7 +89,7 @@ def test_reflection_of_either_version_answers_alike(server):
 
 
 def test_describes_everything(grpcurl):
-    for service in ("tandem.v1.Generation", "tandem.v1.Models", "grpc.health.v1.Health"):
+    for service in SERVICES:
         assert "is a service" in grpcurl("describe", service).stdout
     described = grpcurl("describe", "tandem.v1.GenerateRequest").stdout
     for word in ("oneof method", "bild", "rollback_threshold", "optional double temperature"):
@@ -102,6 +109,8 @@ def test_calls_every_method(grpcurl, method):
         assert json.loads(answer)["choices"][0]["finished"]["seed"] == "18446744073709551615"
     if name == "Detokenize":
         assert json.loads(answer) == {"text": "hi"}
+    if name in ("ServerReady", "ModelReady"):
+        assert json.loads(answer) == {"ready": True}
     if name == "Check":
         assert json.loads(answer) == {"status": "SERVING"}
 

@@ -41,7 +41,7 @@ bool Heard::sure_to_agree() const {
   const FakeModelConfig& large = world_->plan.model[0];
   const FakeModelConfig& small = world_->plan.model[1];
   return request().kind == MethodKind::kSpeculative && request().speculative.num_masks == 0 &&
-         large.seed == small.seed && large.layers == small.layers;
+         !request().lora.valid() && large.seed == small.seed && large.layers == small.layers;
 }
 
 void Heard::on_end(const SequenceEnd& e) {

@@ -187,6 +187,17 @@ void add_sources(Plan& p, uint64_t seed) {
   }
 }
 
+// LoRA adapters, likewise. Workers of PPD and conditioned small models do not follow the adapter;
+// encoders have none.
+void add_loras(Plan& p, uint64_t seed) {
+  Random r(seed ^ 0x10aa);
+  for (Request& q : p.requests) {
+    const int lora = r.one_in(3) ? r.below(2) : -1;
+    const bool allowed = q.kind != MethodKind::kPpd && q.kind != MethodKind::kConditioned;
+    if (allowed && q.source.empty()) q.lora = LoraId(lora);
+  }
+}
+
 // In one of four seeds with replicas, all prompts and sources share a prefix, so that look-ups
 // often meet rows with the same tokens but other dependencies.
 void make_alike(Plan& p, uint64_t seed) {
@@ -275,6 +286,7 @@ Plan make_plan(uint64_t seed) {
   make_alike(p, seed);
   add_readers(p, seed);
   if (seed >= kFirstWithSources) add_sources(p, seed);
+  add_loras(p, seed);
   const auto faulty = [](const Request& q) {
     return q.deadline != kNever || q.time_limit != kNever || q.cancel != kNever ||
            q.stall != kNever;

@@ -43,6 +43,7 @@ struct Request {
   reference::Fusion fusion;  // kConditioned
   std::vector<Token> prompt;
   std::vector<Token> source;  // encoder input; empty: no encoder
+  LoraId lora;                // of the large model; invalid: none
   int max_new_tokens = 1;
   std::vector<Token> eos;
   Warp warp;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/backend/fake/model.h"
 #include "engine/decode/autoregressive.h"
 #include "engine/decode/llm_to_slm.h"
 #include "tests/reference/autoregressive.h"
@@ -84,7 +85,7 @@ std::shared_ptr<const Cast> cast_of(const Plan& plan, const Request& q) {
   if (!q.source.empty() && q.kind != MethodKind::kConditioned) add_encoders(*cast);
   if (q.kind == MethodKind::kBita) cast->roles[0].mask_adapter = AdapterId(0);
   if (q.kind == MethodKind::kSpeculative) cast->roles[1].mask_adapter = AdapterId(0);
-  return cast;
+  return q.lora.valid() ? with_lora(*cast, q.lora) : cast;
 }
 
 }  // namespace
@@ -119,8 +120,8 @@ std::vector<SequenceSpec> specs_of(const Plan& plan, size_t index) {
 }
 
 std::vector<Token> answer_to(const Plan& plan, size_t index, int choice) {
-  const FakeModelConfig& large = plan.model[0];
   const Request& q = plan.requests[index];
+  const FakeModelConfig large = fake::with_lora(plan.model[0], q.lora);
   Warp warp = q.warp;
   warp.choice = static_cast<uint32_t>(choice);
   if (q.kind == MethodKind::kBeam) {

@@ -1,6 +1,6 @@
 // Streams a completion from a Tandem server:
 //
-//	./generate.sh                  # once: messages and stubs, into proto/
+//	../../go/generate.sh           # once: messages and stubs
 //	go run . -model code -prompt 'def fib(n):' -max-new-tokens 64
 //
 // Writes the text to standard output as it arrives, and the end of the request to standard error.
@@ -27,7 +27,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	tandemv1 "tandem/proto/tandem/v1"
+	tandemv1 "tandem.example/client/go/tandem/v1"
 )
 
 const attempts = 4

@@ -29,6 +29,7 @@ class Options(TypedDict, total=False):
     {"bild": {"rollback_threshold": 0.69}}; `contract`: "any", "lossy", "distribution",
     "exact_up_to_rounding" or "exact"."""
 
+    adapter: str  # a LoRA adapter of the model
     method: Method
     contract: str
     tools: Sequence[str]
@@ -67,6 +68,7 @@ class Options(TypedDict, total=False):
     top_logprobs: int
     raw_logprobs: bool
     include_eos_token: bool
+    trace: bool
     priority: int
 
 

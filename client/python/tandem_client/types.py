@@ -39,6 +39,7 @@ class Token:
     top_logprobs: list[TopLogprob]
     text: str | None  # with return_token_texts or logprobs
     bytes: bytes | None
+    pass_number: int = 0  # of the pass that made it final
 
     @classmethod
     def of(cls, m) -> Token:
@@ -51,6 +52,7 @@ class Token:
             [TopLogprob(t.id, t.logprob, t.text, t.bytes) for t in m.top_logprobs],
             m.text if m.HasField("text") else None,
             m.bytes if m.HasField("bytes") else None,
+            m.pass_number,
         )
 
 
@@ -113,6 +115,39 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Pass:
+    """A pass of a choice. Times are in microseconds since the request arrived."""
+
+    number: int
+    start_us: int
+    end_us: int
+    role: str  # "large", "small", "encoder", "worker"
+    kind: str  # "prefill", "draft", "verify", "decode", "recompute"
+    rows: int
+    batches: int
+    batch_rows: int
+    batch_requests: int
+    accepted: int
+    rejected: int
+
+    @classmethod
+    def of(cls, m) -> Pass:
+        return cls(
+            m.pass_number,
+            m.start_us,
+            m.end_us,
+            enum_word("PassRole", m.role),
+            enum_word("PassKind", m.kind),
+            m.rows,
+            m.batches,
+            m.batch_rows,
+            m.batch_requests,
+            m.accepted,
+            m.rejected,
+        )
+
+
+@dataclass(frozen=True)
 class Finished:
     index: int
     finish_reason: str  # "eos", "stop_sequence", "stop_token", "max_tokens", "time_limit"
@@ -123,6 +158,7 @@ class Finished:
     large_passes: int
     small_passes: int
     tool_calls: int = 0
+    trace: list[Pass] = field(default_factory=list)  # with trace; at most 4096
 
     @classmethod
     def of(cls, m) -> Finished:
@@ -136,6 +172,7 @@ class Finished:
             m.stats.large_passes,
             m.stats.small_passes,
             m.tool_calls,
+            [Pass.of(p) for p in m.trace.passes],
         )
 
 

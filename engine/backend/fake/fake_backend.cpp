@@ -4,12 +4,16 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <type_traits>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/status.h"
 #include "engine/pass/rows.h"
+#include "engine/sampling/late_work.h"
 
 namespace tandem {
 namespace {
@@ -62,7 +66,25 @@ uint64_t digest(const Batch& batch) {
 
 }  // namespace
 
+void FakeMemory::copy_page(const Move& m) {
+  static_assert(std::is_trivially_copyable_v<Slot>);
+  const bool saves = m.kind == Move::kSave;
+  const Move::Place& place = saves ? m.from : m.to;
+  Model& owner = model(place.model);
+  const auto rows = static_cast<size_t>(owner.pool.page_rows);
+  Slot* const slots = owner.kv.data() + place.page.index() * rows;
+  if (saves) {
+    TANDEM_CHECK(owner.memory[place.page.index()] == 0);  // rows of a memory are not saved
+    for (size_t i = 0; i < rows; ++i) TANDEM_CHECK(slots[i].input != 0);
+    std::memcpy(m.host, slots, rows * sizeof(Slot));
+  } else {
+    std::memcpy(slots, m.host, rows * sizeof(Slot));
+    owner.memory[place.page.index()] = 0;
+  }
+}
+
 void FakeMemory::move(const Move& m) {
+  if (m.kind == Move::kSave || m.kind == Move::kLoad) return copy_page(m);
   Model& source = model(m.from.model);
   const auto from = m.from.page.index() * static_cast<size_t>(source.pool.page_rows);
   if (m.kind == Move::kFree && m.store == Store::kValue) {
@@ -131,6 +153,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
       static_cast<int64_t>(sizeof(FakeMemory::HiddenRow)) * pool.page_rows;
   m.shape.batch_invariant = true;
   for (const ExtraConfig& lora : loras) m.shape.loras.push_back({lora.name, 1, 0});
+  m.shape.page_format = absl::StrCat("fake ", config.seed, " ", config.vocab_size);
   m.pool = pool;
   m.config = config;
   for (Token t = 0; !config.answers.empty() && t < config.vocab_size; ++t) {
@@ -197,6 +220,7 @@ BatchResult FakeBackend::run(const Batch& batch, Fault fault, int64_t traced) {
       const Work& work = batch.works[w];
       result.works.push_back(run(work, nan[w] != 0, traced));
       if (result.works.back().status.ok()) continue;
+      if (absl::IsAborted(result.works.back().status)) continue;  // it has not run
       incomplete_.insert(work.cache);
       failed_tickets_.insert(work.ticket);
     }
@@ -216,6 +240,10 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   const FakeModelConfig& config = model.config_with(work.lora);
   const Pass& pass = *work.pass;
   WorkResult result;
+  if (work.late != nullptr && work.late->load()) {
+    result.status = absl::AbortedError("fake device: answers of its sequence are late");
+    return result;
+  }
   if (incomplete_.contains(work.cache) || incomplete_.contains(work.memory)) {
     result.status = absl::InternalError("fake device: an earlier pass on this cache has failed");
     return result;
@@ -311,7 +339,9 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
     return fake::scripted(model.config, tokens);
   };
 
+  reader_.prepare(work, position).IgnoreError();  // its reads meet the same error
   reader_.begin(work);
+  std::unique_ptr<LateWork> late;
   std::vector<float> logits(static_cast<size_t>(model.shape.vocab_size));
   std::vector<double> pooled;
   for (const Work::Output& output : work.outputs) {
@@ -327,7 +357,11 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
       const bool whole = pass.see == See::kAll;
       const uint64_t row = whole ? fake::mix(chains.back(), chains[run]) : chains[run];
       model.values.at(output.value.index()) = {work.ticket, output.out, row, at};
-      reader_.skip();
+      if (late != nullptr) {
+        late->add({}, 0, -1);
+      } else {
+        reader_.skip();
+      }
       continue;
     }
     if (read.pool) {
@@ -386,8 +420,26 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
         next = picked.ok() ? *picked : -1;
       }
     }
+    if (work.late != nullptr && late == nullptr) {
+      const absl::StatusOr<bool> waits = reader_.must_wait(output, position[run]);
+      result.status = waits.status();
+      if (!result.status.ok()) return result;
+      if (*waits) {
+        work.late->store(true);
+        const auto next_output = static_cast<size_t>(&output - work.outputs.data());
+        late = std::make_unique<LateWork>(work, std::move(reader_), next_output);
+      }
+    }
+    if (late != nullptr) {
+      late->add(logits, position[run], next);
+      continue;
+    }
     result.status = reader_.read(output, logits, position[run], next);
     if (!result.status.ok()) return result;
+  }
+  if (late != nullptr) {
+    result.late = std::move(late);
+    return result;
   }
   result.readout = reader_.take();
   result.readout.pooled = std::move(pooled);

@@ -122,6 +122,8 @@ class FakeMemory {
   void move(const Move& m);
 
  private:
+  void copy_page(const Move& m);
+
   std::map<ModelId, Model> models_;
 };
 

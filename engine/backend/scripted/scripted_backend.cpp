@@ -30,6 +30,10 @@ void ScriptedBackend::launch(const Batch& batch, Done done) {
   real_->launch(batch, [this, same, done = std::move(done)](BatchResult result) {
     for (size_t i = 0; result.status.ok() && i < result.works.size(); ++i) {
       WorkResult& answer = result.works[i];
+      if (answer.late != nullptr) {
+        answer.late = nullptr;
+        answer.status = absl::UnimplementedError("a scripted device has no late answers");
+      }
       if (answer.status.ok()) answer.status = rewrite(same->works[i], answer.readout);
     }
     done(std::move(result));

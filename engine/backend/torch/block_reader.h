@@ -19,7 +19,8 @@ struct HeadRows {
   const RowAnswer* answers = nullptr;
 };
 
-// Used by one thread, on its team.
+// Used by one thread, on its team. A work whose constraint is not known soon becomes late
+// (WorkResult::late): the rest of its logits is copied, and the others go on.
 class BlockReader {
  public:
   // store: where readouts leave values; outlives this
@@ -29,12 +30,14 @@ class BlockReader {
   // block whose status is OK. results: by Batch::works
   void read(const Batch& batch, const Plan& plan, const ReadBlock& block, const HeadRows& rows,
             std::vector<WorkResult>& results);
+  // Has constraints prepare what the batch's reads will ask, while the model runs.
+  void prepare(const Batch& batch, const Plan& plan);
 
  private:
   // rows: from the block's first head input of this work on
   absl::Status read_work(const Work& work, const Plan& plan, const Plan::Item& item,
                          const ReadBlock& block, HeadRows rows, RowReader& reader,
-                         Readout& readout) const;
+                         WorkResult& result) const;
 
   ValueStore& store_;
   const int vocab_size_;

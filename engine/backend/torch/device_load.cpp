@@ -11,6 +11,7 @@
 #include "engine/backend/torch/adapter.h"
 #include "engine/backend/torch/caught.h"
 #include "engine/backend/torch/cpu/parallel.h"
+#include "engine/backend/torch/cpu/targets.h"
 #include "engine/backend/torch/device_impl.h"
 #include "engine/backend/torch/model/decoder.h"
 #include "engine/backend/torch/model/encoder.h"
@@ -106,6 +107,13 @@ void TorchDevice::Impl::complete(DeviceModel& loaded, int page_rows) const {
   loaded.shape.page_bytes = geometry.page_bytes(page_rows);
   loaded.shape.frontier_page_bytes = geometry.frontier_page_bytes(page_rows);
   loaded.shape.batch_invariant = platform.batch_invariant();
+  const bool by_dimension = platform.keys_by_dimension();
+  loaded.shape.page_format =
+      absl::StrCat(device.is_cpu() ? absl::StrCat("cpu ", cpu::target()) : "cuda",
+                   config.cpu_kernels == CpuKernels::kAten ? " aten" : "", ", ",
+                   c10::toString(geometry.kv_type), " of ", c10::toString(geometry.hidden_type),
+                   " rows, ", geometry.layers, " layers of ", geometry.kv_heads, " heads of ",
+                   geometry.head_dim, by_dimension ? ", keys by dimension" : "");
   loaded.size.page_rows = page_rows;
 }
 

@@ -84,6 +84,7 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   results.resize(batch.works.size());
   build(batch, {});
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
+  reader_.prepare(batch, plan_);
   const std::vector<ReadBlock> blocks = read_blocks(batch);
   set_questions(batch);
   stepped_ = step(batch, blocks);

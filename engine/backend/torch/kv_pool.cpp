@@ -1,6 +1,7 @@
 #include "engine/backend/torch/kv_pool.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/backend/torch/model/buffers.h"
 
@@ -54,6 +55,25 @@ at::Tensor KvPool::kv_rows(bool of_keys, int64_t page, int slot, int rows, int l
   at::Tensor pages = (of_keys ? keys : values).narrow(0, 0, layers).select(1, page);
   if (of_keys && platform->keys_by_dimension()) pages = pages.transpose(2, 3);
   return pages.narrow(2, slot, rows);
+}
+
+void KvPool::copy_page(int64_t page, std::byte* host, bool to_host) const {
+  Queue* const queue = queue_of(device_queue);
+  const int64_t block = geometry.page_bytes(size.page_rows) / (2 * geometry.layers);
+  for (int64_t layer = 0; layer < geometry.layers; ++layer) {
+    for (const at::Tensor* const part : {&keys, &values}) {
+      auto* const there =
+          static_cast<std::byte*>(part->mutable_data_ptr()) + (layer * pages() + page) * block;
+      std::byte* const to = to_host ? host : there;
+      const std::byte* const from = to_host ? there : host;
+      if (queue != nullptr) {
+        queue->copy(to, from, static_cast<size_t>(block));
+      } else {
+        std::memcpy(to, from, static_cast<size_t>(block));
+      }
+      host += block;
+    }
+  }
 }
 
 void KvPool::fill(int64_t first, const at::Tensor& row_keys, const at::Tensor& row_values) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -54,6 +55,9 @@ struct KvPool {
   at::Tensor frontier_rows(int64_t page, int slot, int rows) const;  // [rows, hidden_size]
   // [layers, kv_heads, rows, head_dim]
   at::Tensor kv_rows(bool of_keys, int64_t page, int slot, int rows, int layers) const;
+  // Copies a page, on the device queue, to or from `host`: for each layer its keys and its values,
+  // as they lie in the pool. host: [KvGeometry::page_bytes()], until the queue is synchronized
+  void copy_page(int64_t page, std::byte* host, bool to_host) const;
   // Writes rows to the pages from `first` on, on the device queue. keys, values: [layers or more,
   // rows, kv_heads, head_dim]
   void fill(int64_t first, const at::Tensor& row_keys, const at::Tensor& row_values);

@@ -54,6 +54,22 @@ void copy_between(const RowMove& m, Store store, const KvPool& from, const KvPoo
 
 }  // namespace
 
+absl::Status Mover::list_page(const Move& move, const PoolOf& pool_of) {
+  const Move::Place& place = move.kind == Move::kSave ? move.from : move.to;
+  const KvPool* const pool = pool_of(place.model);
+  if (pool == nullptr || pool->device_queue != device_queue_ || move.host == nullptr ||
+      move.store != Store::kKv) {
+    return absl::InternalError(absl::StrCat("page of model ", place.model.value,
+                                            " to or from the host: not on this device"));
+  }
+  if (!place.page.valid() || place.page.value >= pool->size.pages) {
+    return absl::InternalError(absl::StrCat("page to or from the host: ", place.page.value,
+                                            "; limit: ", pool->size.pages));
+  }
+  runs_.push_back({.page = &move, .from = pool});
+  return absl::OkStatus();
+}
+
 absl::Status Mover::list(std::span<const Move> moves, const PoolOf& pool_of) {
   list_.clear();
   runs_.clear();
@@ -61,6 +77,11 @@ absl::Status Mover::list(std::span<const Move> moves, const PoolOf& pool_of) {
   for (const Move& m : moves) {
     if (m.kind == Move::kFree) {
       last = nullptr;
+      continue;
+    }
+    if (m.kind == Move::kSave || m.kind == Move::kLoad) {
+      last = nullptr;
+      TANDEM_RETURN_IF_ERROR(list_page(m, pool_of));
       continue;
     }
     const bool same = last != nullptr && m.kind == last->kind && m.store == last->store &&
@@ -72,7 +93,7 @@ absl::Status Mover::list(std::span<const Move> moves, const PoolOf& pool_of) {
         return absl::InternalError(absl::StrCat("move between models ", m.from.model.value, " and ",
                                                 m.to.model.value, ": not loaded"));
       }
-      runs_.push_back({m.store, from, to, list_.size(), 0});
+      runs_.push_back({nullptr, m.store, from, to, list_.size(), 0});
     }
     last = &m;
     Run& run = runs_.back();
@@ -91,6 +112,12 @@ absl::Status Mover::put(std::span<const Move> moves, const PoolOf& pool_of) {
   const RowMove* const all = staging_.place(list_);
   staging_.upload();
   for (const Run& run : runs_) {
+    if (run.page != nullptr) {
+      const bool saves = run.page->kind == Move::kSave;
+      run.from->copy_page((saves ? run.page->from : run.page->to).page.value, run.page->host,
+                          saves);
+      continue;
+    }
     const bool reads = tandem::reads(device_queue_, run.from->device_queue);
     follow(device_queue_, run.from->device_queue);
     const RowMove* const placed = all + run.first;

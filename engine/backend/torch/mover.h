@@ -29,12 +29,15 @@ class Mover {
   //
   // Rows of another device are read in place, after the batches of its device queue. They must not
   // be written before this device queue's batch is done. INTERNAL: a move beyond its page, or
-  // between pools of different geometry; nothing is moved.
+  // between pools of different geometry, or a page of another device to or from the host; nothing
+  // is moved.
   absl::Status put(std::span<const Move> moves, const PoolOf& pool_of);
 
  private:
-  // Consecutive moves of one kind: [first, first + n) of the list.
+  // Consecutive moves of one kind: [first, first + n) of the list. Or a page of `from` to or from
+  // the host.
   struct Run {
+    const Move* page = nullptr;
     Store store = Store::kKv;
     const KvPool* from = nullptr;
     const KvPool* to = nullptr;
@@ -43,6 +46,7 @@ class Mover {
   };
 
   absl::Status list(std::span<const Move> moves, const PoolOf& pool_of);
+  absl::Status list_page(const Move& move, const PoolOf& pool_of);
 
   const DeviceQueue* device_queue_;
   Staging staging_;

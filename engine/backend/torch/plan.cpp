@@ -30,6 +30,11 @@ absl::Status check_pages(std::span<const PageId> pages, int first, int rows, int
   return absl::OkStatus();
 }
 
+absl::Status check_late(const Work& work) {
+  if (work.late == nullptr || !work.late->load()) return absl::OkStatus();
+  return absl::AbortedError("answers of its sequence are late");
+}
+
 absl::Status check_head(const Read& read, int to, const ModelShape& shape) {
   if (read.head == kOwnHead) return absl::OkStatus();
   if (!read.head.valid() || read.head.index() >= shape.heads.size()) {
@@ -79,7 +84,8 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     item.first_row = rows();
     item.first_read = reads;
     item.first_pooled = pooled;
-    item.status = check(work, shape, pool, memory_of);
+    item.status = check_late(work);
+    if (item.status.ok()) item.status = check(work, shape, pool, memory_of);
     if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of, cached_of);
     if (!item.status.ok()) continue;
     add_rows(work, shape, pool);

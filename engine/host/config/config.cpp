@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
+#include "engine/host/config/config_adapters.h"
 #include "engine/host/config/config_fields.h"
 #include "engine/host/config/config_limits.h"
 #include "engine/host/config/config_methods.h"
@@ -55,17 +56,19 @@ void answer_formats_from(const pb::Deployment& in, DeploymentConfig* out) {
 }
 
 absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int index,
-                                                 const std::vector<ModelConfig>& models,
+                                                 std::vector<ModelConfig>& models,
                                                  std::set<std::string>* names) {
   const pb::Deployment& in = file.proto().deployments(index);
   const ConfigFields fields(file, absl::StrCat("deployments[", index, "]."));
   TANDEM_RETURN_IF_ERROR(check_new_name(fields, in.name(), names));
-  const auto known = [&](const std::string& name) {
-    return std::any_of(models.begin(), models.end(),
-                       [&](const ModelConfig& m) { return m.name == name; });
+  const auto find = [&](const std::string& name) {
+    return std::ranges::find(models, name, &ModelConfig::name);
   };
-  if (!known(in.large())) return fields.error("large", quote_value(in.large()), names_of(models));
-  if (!in.small().empty() && !known(in.small())) {
+  const auto large = find(in.large());
+  if (large == models.end()) {
+    return fields.error("large", quote_value(in.large()), names_of(models));
+  }
+  if (!in.small().empty() && find(in.small()) == models.end()) {
     return fields.error("small", quote_value(in.small()), names_of(models));
   }
   if (in.small() == in.large()) {
@@ -78,6 +81,7 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
   out.prefix_cache_per_client =
       in.has_prefix_cache_per_client() ? in.prefix_cache_per_client() : knows_clients(file.proto());
   answer_formats_from(in, &out);
+  TANDEM_RETURN_IF_ERROR(adapters_from(file, in, fields, &*large, &out));
   TANDEM_RETURN_IF_ERROR(method_defaults_from(in, fields, &out));
   return out;
 }
@@ -115,6 +119,7 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
                             deployment_from(file, i, out.models, &deployment_names));
     out.deployments.push_back(std::move(deployment));
   }
+  TANDEM_RETURN_IF_ERROR(check_adapter_names(file, out.deployments));
   if (in.deployments().empty()) add_default_deployments(knows_clients(in), &out);
 
   TANDEM_RETURN_IF_ERROR(limits_from(file, &out.limits));
@@ -123,6 +128,11 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
   if (!in.server().statistics_file().empty()) {
     out.statistics_file = file.resolve(in.server().statistics_file());
   }
+  if (!in.server().prefix_store().empty()) {
+    out.prefix_store = file.resolve(in.server().prefix_store());
+  }
+  TANDEM_NUMBER(ConfigFields(file, "server."), in.server(), prefix_store_bytes, int64_t{1} << 20,
+                int64_t{1} << 40, &out.prefix_store_bytes);
   return out;
 }
 

@@ -29,6 +29,7 @@ struct ModelFlags {
   std::string cpu_kernels = "own";
   std::string small;        // path of a small model for the only one of `models`; empty: none
   std::string small_masks;  // path of its parallel draft tokens; empty: none
+  std::vector<std::string> adapters;  // LoRA adapters of the only one: "NAME=PATH" or "PATH"
 };
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
 

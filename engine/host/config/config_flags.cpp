@@ -7,6 +7,7 @@
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/host/config/config.h"
+#include "engine/host/config/config_adapters.h"
 #include "engine/host/config/config_models.h"
 
 namespace tandem {
@@ -42,6 +43,32 @@ std::pair<std::string, std::string> name_and_path(const std::string& flag) {
       path.has_filename() ? path.filename() : path.parent_path().filename();
   return {last.extension() == ".gguf" ? last.stem().string() : last.string(), flag};
 }
+
+namespace {
+
+// Adds the adapters of --adapter. REQUIRES: the large model and the deployment are the first.
+absl::Status add_adapters(const std::vector<std::string>& adapters, EngineConfig* out) {
+  if (adapters.empty()) return absl::OkStatus();
+  if (out->deployments.size() != 1) {
+    return out_of_range("--adapter", quote_value(adapters[0]), "unset with several --model");
+  }
+  std::set<std::string> names = {out->deployments[0].name};
+  for (const std::string& flag : adapters) {
+    const auto [name, path] = name_and_path(flag);
+    if (!valid_name(name)) return out_of_range("--adapter name", quote_value(name), kNameRule);
+    if (!names.insert(name).second) {
+      return out_of_range("--adapter name", quote_value(name), "a name that is not taken already");
+    }
+    if (!is_directory(path)) {
+      return out_of_range(absl::StrCat("--adapter ", name), quote_value(path),
+                          "a directory that exists");
+    }
+    add_adapter(name, path, &out->models[0], &out->deployments[0]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
   EngineConfig out;
@@ -105,6 +132,7 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
       }
     }
   }
+  TANDEM_RETURN_IF_ERROR(add_adapters(flags.adapters, &out));
   return out;
 }
 

@@ -86,7 +86,7 @@ const MethodEntry& bild_entry() {
       .needs = needs_of,
       .misfit = misfit_of,
       .bind =
-          [](const Deployment& d, P* a) {
+          [](const Deployment& d, LoraId, P* a) {
             a->num_masks = a->early_exit ? 0 : small_masks(*a);
             if (!a->early_exit) a->draft_vocabulary = d.draft_vocabulary;
           },

@@ -55,9 +55,9 @@ const MethodEntry& bita_entry() {
                          Field::By::kDeployment),
       .needs = needs_of,
       .bind =
-          [](const Deployment& d, P* a) {
+          [](const Deployment& d, LoraId lora, P* a) {
             if (!a->draft_vocabulary) a->draft_vocabulary = d.early_vocabulary;
-            a->stats = d.acceptance_stats;
+            a->stats = d.acceptance_of(lora);
           },
       .contract = [](const P&, bool) { return Contract::kExact; },
       .extra_rows =

@@ -14,13 +14,13 @@ namespace {
 
 // For `auto`. A deployment that names its default method also sets its parameters. Else the entry's
 // settings for `auto` apply where the deployment has none.
-MethodChoice automatic_choice(const DeploymentConfig& config, const GenerateRequest& request,
+MethodChoice automatic_choice(const Deployment& d, const GenerateRequest& request,
                               const MethodEntry& entry) {
-  MethodChoice choice = choice_of(request, entry);
-  if (choice.entry != &entry || !config.default_method.empty()) return choice;
-  const auto set = config.methods.find(entry.name);
+  MethodChoice choice = choice_of(d, request, entry);
+  if (choice.entry != &entry || !d.config.default_method.empty()) return choice;
+  const auto set = d.config.methods.find(entry.name);
   for (const Setting& s : entry.automatic) {
-    const bool is_set = set != config.methods.end() && find_setting(set->second, s.name);
+    const bool is_set = set != d.config.methods.end() && find_setting(set->second, s.name);
     if (!is_set) choice.parameters.push_back(s);
   }
   return choice;
@@ -78,13 +78,16 @@ std::vector<std::string> own_remedies(const Deployment& d, const MethodChoice& c
 
 }  // namespace
 
-MethodChoice choice_of(const GenerateRequest& request, const MethodEntry& entry) {
+MethodChoice choice_of(const Deployment& d, const GenerateRequest& request,
+                       const MethodEntry& entry) {
+  const DeploymentAdapter* const adapter = d.find_adapter(request.adapter);
+  const LoraId lora = adapter ? adapter->id : LoraId();
   const Settings parameters = request.method == kAuto ? Settings() : request.parameters;
-  if (!searches_beams(request)) return {&entry, parameters};
+  if (!searches_beams(request)) return {&entry, parameters, nullptr, lora};
   if (request.method == kAuto || request.method == kAutoregressive) {
-    return {&beam_entry(), request.beam};
+    return {&beam_entry(), request.beam, nullptr, lora};
   }
-  return {&entry, parameters, &request.beam};
+  return {&entry, parameters, &request.beam, lora};
 }
 
 absl::StatusOr<MethodPlan> plan_auto(const Deployment& d, const GenerateRequest& request,
@@ -99,8 +102,9 @@ absl::StatusOr<MethodPlan> plan_auto(const Deployment& d, const GenerateRequest&
     const bool small_tokens = d.answers_in_small_tokens(offer.method);
     if (small_tokens != d.answers_in_small_tokens(request)) continue;
     const MethodEntry& entry = *d.compiled.at(offer.method).entry;
-    TANDEM_ASSIGN_OR_RETURN(MethodPlan plan,
-                            plan_choice(d, automatic_choice(d.config, request, entry), greedy));
+    const MethodChoice choice = automatic_choice(d, request, entry);
+    if (!no_lora(d, choice).empty()) continue;
+    TANDEM_ASSIGN_OR_RETURN(MethodPlan plan, plan_choice(d, choice, greedy));
     plan.method = offer.method;
     // No method follows these. If they lack room, the request is too long.
     const bool last = offer.method == kAutoregressive || small_tokens;
@@ -109,7 +113,7 @@ absl::StatusOr<MethodPlan> plan_auto(const Deployment& d, const GenerateRequest&
   }
   // Only beam search keeps autoregressive decoding from the contract.
   const MethodEntry& autoregressive = *d.compiled.at(kAutoregressive).entry;
-  return unsatisfied(d, request, choice_of(request, autoregressive), Contract::kLossy, greedy);
+  return unsatisfied(d, request, choice_of(d, request, autoregressive), Contract::kLossy, greedy);
 }
 
 absl::Status unsatisfied(const Deployment& d, const GenerateRequest& request,
@@ -120,6 +124,8 @@ absl::Status unsatisfied(const Deployment& d, const GenerateRequest& request,
   for (const MethodInfo& offer : d.methods) {
     if (beams || offer.method == choice.entry->name) continue;
     if ((greedy ? offer.greedy : offer.sampled) < required) continue;
+    if (!no_lora(d, {d.compiled.at(offer.method).entry, {}, nullptr, choice.lora}).empty())
+      continue;
     needed.push_back("method " + offer.method);
   }
   const bool rounds = choice.entry->with(d.config, choice.parameters)->contract(greedy) != given;

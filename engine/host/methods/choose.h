@@ -9,10 +9,12 @@
 
 namespace tandem {
 
-// `entry` with the request's parameters. Beam search replaces autoregressive decoding.
-MethodChoice choice_of(const GenerateRequest& request, const MethodEntry& entry);
+// `entry` with the request's parameters and adapter. Beam search replaces autoregressive decoding.
+MethodChoice choice_of(const Deployment& d, const GenerateRequest& request,
+                       const MethodEntry& entry);
 
-// The first offered method that gives the contract and has room for the request. Autoregressive
+// The first offered method that gives the contract, runs with the request's adapter and has room
+// for the request. Autoregressive
 // decoding always does, unless the request searches beams.
 absl::StatusOr<MethodPlan> plan_auto(const Deployment& d, const GenerateRequest& request,
                                      bool greedy, int64_t prompt_tokens);

@@ -87,6 +87,11 @@ Contract contract_on(const MethodEntry& entry, Contract contract, bool batch_inv
   return rounds ? Contract::kExactUpToRounding : contract;
 }
 
+std::string no_lora(const Deployment& d, const MethodChoice& choice) {
+  if (!choice.lora.valid()) return "";
+  return choice.entry->with(d.config, choice.parameters)->no_lora();
+}
+
 std::vector<MethodInfo> offers_of(const DeploymentConfig& config,
                                   const std::vector<DeclaredMethod>& declared,
                                   bool batch_invariant) {
@@ -137,11 +142,11 @@ absl::StatusOr<MethodPlan> plan_choice(const Deployment& d, const MethodChoice& 
   MethodPlan plan;
   plan.method = entry.name;
   plan.contract = contract_on(entry, method->contract(greedy), d.large->shape.batch_invariant);
-  plan.start = method->start(d);
+  plan.start = method->start(d, choice.lora);
   plan.width = method->width();
   plan.extra_rows = method->extra_rows();
   if (choice.beams) plan_beams(d, *choice.beams, &plan);
-  plan.cast = variant.cast;
+  plan.cast = choice.lora.valid() ? with_lora(*variant.cast, choice.lora) : variant.cast;
   plan.prompt_length = variant.prompt_length;
   plan.reader = variant.reader;
   plan.writer = variant.writer;

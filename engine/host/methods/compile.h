@@ -55,6 +55,7 @@ struct MethodChoice {
   const MethodEntry* entry = nullptr;
   Settings parameters;
   const Settings* beams = nullptr;  // beam search by the small model of a conditioned method
+  LoraId lora = {};                 // an adapter of the large model; invalid: none
 };
 
 // Sets d->methods and d->compiled, and d->conditioning->adapter. REQUIRES: models, conditioning and
@@ -63,8 +64,12 @@ void compile_methods(const std::vector<DeclaredMethod>& declared, Deployment* d)
 
 // Plans a compiled method. `greedy`: the request's temperature is 0. Errors: FAILED_PRECONDITION
 // for parameters that the deployment does not offer, INVALID_ARGUMENT for those out of range.
+// REQUIRES: no_lora() is empty.
 absl::StatusOr<MethodPlan> plan_choice(const Deployment& d, const MethodChoice& choice,
                                        bool greedy);
+
+// Why the choice cannot run with its LoRA adapter; empty: it can, or has none.
+std::string no_lora(const Deployment& d, const MethodChoice& choice);
 
 // The contract on a device. EXACT is bit for bit: methods that verify several rows in a pass need
 // batch-invariant kernels, and are exact up to rounding elsewhere.

@@ -95,9 +95,12 @@ class MethodWithParams {
   virtual MethodNeeds needs(const DeploymentConfig& deployment) const = 0;
   // Of the algorithm, on batch-invariant devices (ModelShape::batch_invariant).
   virtual Contract contract(bool greedy) const = 0;
+  // Why it cannot run with a LoRA adapter of the large model; empty: it can.
+  virtual std::string no_lora() const = 0;
   virtual int extra_rows() const = 0;  // SequenceSpec::extra_rows
   virtual int width() const = 0;       // SequenceSpec::width
-  virtual std::function<Task<void>(Gen)> start(const Deployment& deployment) const = 0;
+  // `lora`: of the large model; invalid: none.
+  virtual std::function<Task<void>(Gen)> start(const Deployment& deployment, LoraId lora) const = 0;
 };
 
 class MethodEntry {
@@ -156,9 +159,10 @@ struct MethodDescription {
       [](const P&, const Deployment&) { return std::optional<Refusal>(); };
   std::function<std::vector<std::string>(const P&, const Deployment&)> notices =
       [](const P&, const Deployment&) { return std::vector<std::string>(); };
-  // Sets the parameters that come from the deployment's models.
-  std::function<void(const Deployment&, P*)> bind = [](const Deployment&, P*) {};
+  // Sets the parameters that come from the deployment's models and the request's LoRA adapter.
+  std::function<void(const Deployment&, LoraId, P*)> bind = [](const Deployment&, LoraId, P*) {};
   std::function<Contract(const P&, bool greedy)> contract;
+  std::function<std::string(const P&)> no_lora = [](const P&) { return std::string(); };
   std::function<int(const P&)> extra_rows = [](const P&) { return 0; };
   std::function<int(const P&)> width = [](const P&) { return 1; };
   std::function<Task<void>(Gen, P)> start;
@@ -202,11 +206,13 @@ const MethodEntry* make_entry(MethodDescription<P> description) {
         return d_.needs(params_, deployment);
       }
       Contract contract(bool greedy) const override { return d_.contract(params_, greedy); }
+      std::string no_lora() const override { return d_.no_lora(params_); }
       int extra_rows() const override { return d_.extra_rows(params_); }
       int width() const override { return d_.width(params_); }
-      std::function<Task<void>(Gen)> start(const Deployment& deployment) const override {
+      std::function<Task<void>(Gen)> start(const Deployment& deployment,
+                                           LoraId lora) const override {
         P bound = params_;
-        d_.bind(deployment, &bound);
+        d_.bind(deployment, lora, &bound);
         return [start = d_.start, a = std::move(bound)](Gen g) { return start(g, a); };
       }
 

@@ -28,10 +28,10 @@ std::optional<Refusal> misfit_of(const Params& a, const Deployment& d) {
   return a.projector.empty() ? std::nullopt : projector_misfit(a.projector, d);
 }
 
-void bind(const Deployment& d, Params* a) {
+void bind(const Deployment& d, LoraId lora, Params* a) {
   if (!a->draft_vocabulary) a->draft_vocabulary = d.draft_vocabulary;
   a->num_masks = masks_of(*a);
-  a->stats = d.conditioned_stats;
+  a->stats = d.conditioned_of(lora);
 }
 
 }  // namespace
@@ -56,6 +56,12 @@ const MethodEntry& llm_to_slm_entry() {
       .bind = bind,
       .contract = [](const P& a,
                      bool) { return a.speculative ? Contract::kExact : Contract::kLossy; },
+      // With `speculative` the large model and its adapter choose each token.
+      .no_lora =
+          [](const P& a) {
+            return a.speculative ? std::string()
+                                 : "its projector was trained for hidden states without an adapter";
+          },
       .extra_rows = [](const P& a) { return parallel_draft_rows(masks_of(a)); },
       .start = llm_to_slm,
   });

@@ -23,7 +23,7 @@ const MethodEntry& ngram_entry() {
                     {"PACE_FASTEST", Pace::kFastest}},
                    "how many drafts: always draft_tokens, after the accept length, or the fastest"),
       .needs = [](const P&, const DeploymentConfig& d) { return MethodNeeds{{of_large(d)}, {}}; },
-      .bind = [](const Deployment& d, P* a) { a->stats = d.acceptance_stats; },
+      .bind = [](const Deployment& d, LoraId lora, P* a) { a->stats = d.acceptance_of(lora); },
       .contract = [](const P&, bool) { return Contract::kExact; },
       .start = ngram,
   });

@@ -1,8 +1,11 @@
 #include "engine/host/methods/plan.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
 #include "engine/host/methods/cast.h"
@@ -26,6 +29,20 @@ absl::Status check_beams(const GenerateRequest& request, const MethodPlan& plan)
   return absl::OkStatus();
 }
 
+// FAILED_PRECONDITION: the method cannot run with the request's adapter.
+absl::Status refused_with_lora(const Deployment& d, const GenerateRequest& request, LoraId lora,
+                               const std::string& why) {
+  std::vector<std::string> others;
+  for (const MethodInfo& offer : d.methods) {
+    const MethodChoice other{d.compiled.at(offer.method).entry, {}, nullptr, lora};
+    if (no_lora(d, other).empty()) others.push_back(offer.method);
+  }
+  return with_reason(absl::FailedPreconditionError(absl::StrCat(
+                         "method: ", request.method, " with adapter ", quote_value(request.adapter),
+                         ": ", why, "; offered with an adapter: ", absl::StrJoin(others, ", "))),
+                     "METHOD_NOT_OFFERED");
+}
+
 // Of a method that the request names.
 absl::StatusOr<MethodPlan> plan_named(const Deployment& d, const GenerateRequest& request,
                                       bool greedy) {
@@ -34,7 +51,10 @@ absl::StatusOr<MethodPlan> plan_named(const Deployment& d, const GenerateRequest
   }
   const MethodEntry& entry = *d.compiled.at(request.method).entry;
   TANDEM_RETURN_IF_ERROR(check_parameters(entry, request.parameters));
-  const MethodChoice choice = choice_of(request, entry);
+  const MethodChoice choice = choice_of(d, request, entry);
+  if (const std::string why = no_lora(d, choice); !why.empty()) {
+    return refused_with_lora(d, request, choice.lora, why);
+  }
   TANDEM_ASSIGN_OR_RETURN(MethodPlan plan, plan_choice(d, choice, greedy));
   plan.method = request.method;
   if (searches_beams(request)) TANDEM_RETURN_IF_ERROR(check_beams(request, plan));

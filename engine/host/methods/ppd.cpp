@@ -162,7 +162,7 @@ std::vector<std::string> notices_of(const Params& a, const Deployment& d) {
   return notices;
 }
 
-void bind(const Deployment& d, Params* a) {
+void bind(const Deployment& d, LoraId, Params* a) {
   a->workers = static_cast<int>(a->models.size());
   if (!a->draft_vocabulary) a->draft_vocabulary = d.early_vocabulary;
   if (a->reader.empty()) return;
@@ -215,6 +215,8 @@ const MethodEntry& ppd_entry() {
       .notices = notices_of,
       .bind = bind,
       .contract = [](const P&, bool) { return Contract::kExact; },
+      .no_lora =
+          [](const P&) { return "its workers run the large model's layers without the adapter"; },
       .extra_rows = [](const P& a) { return a.candidates; },
       .start = [](Gen g, const P& a) { return ppd(g, a); },
   });

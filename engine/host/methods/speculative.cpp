@@ -27,13 +27,13 @@ const MethodEntry& speculative_entry() {
             return needs;
           },
       .bind =
-          [](const Deployment& d, P* a) {
+          [](const Deployment& d, LoraId lora, P* a) {
             // Under the ratio rule the draft distribution changes the tokens that a seed draws.
             if (!a->draft_vocabulary && a->acceptance == P::Acceptance::kMatch) {
               a->draft_vocabulary = d.draft_vocabulary;
             }
             a->num_masks = small_masks(*a);
-            a->stats = d.acceptance_stats;
+            a->stats = d.acceptance_of(lora);
           },
       .contract =
           [](const P& a, bool greedy) {

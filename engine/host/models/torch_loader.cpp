@@ -43,7 +43,7 @@ absl::Status load_text(const std::string& path, LoadedModel* model) {
 absl::StatusOr<EmbeddingSettings> load_embedding(const std::string& path, const DecoderConfig& hf) {
   TANDEM_ASSIGN_OR_RETURN(EmbeddingSettings settings, load_embedding_config(path));
   if (!settings.dense.empty() && settings.dense.front().in != hf.hidden_size) {
-    return out_of_range(absl::StrCat(path, "/modules.json: in_features of the first Dense"),
+    return out_of_range(absl::StrCat(path, ": in_features of the first Dense module"),
                         settings.dense.front().in,
                         absl::StrCat(hf.hidden_size, ", the hidden size"));
   }

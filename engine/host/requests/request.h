@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,6 +23,8 @@
 #include "engine/text/grammar.h"
 
 namespace tandem {
+
+struct PassTrace;  // engine/sched/pass_trace.h
 
 // Methods have the names of the protos, such as "ngram" (engine/host/methods/registry.h).
 inline constexpr char kAuto[] = "auto";                      // the engine chooses
@@ -65,7 +68,8 @@ struct StoppingFields {
 };
 
 struct GenerateRequest {
-  std::string model;       // deployment name
+  // A deployment, "DEPLOYMENT:ADAPTER", or an adapter that one deployment has (host/target.h).
+  std::string model;
   std::string adapter;     // a LoRA adapter of the deployment; empty: none
   std::string request_id;  // the client's; empty: the engine makes one
   std::string client;      // for fairness and logs: authenticated identity, or peer address
@@ -87,7 +91,8 @@ struct GenerateRequest {
   bool raw_logprobs = false;       // before processors
   bool logprobs = false;           // of chosen tokens
   int64_t top_logprobs = 0;
-  int priority = 0;  // larger runs earlier
+  bool trace = false;  // Finished::trace
+  int priority = 0;    // larger runs earlier
   TimePoint deadline = kNever;
 };
 
@@ -99,6 +104,7 @@ struct TokenInfo {
   Provenance provenance;
   std::optional<float> logprob;              // natural log, after processors unless raw_logprobs
   std::vector<std::pair<Token, float>> top;  // best first
+  int pass = 0;  // that made it final (engine/sched/pass_trace.h), from 1; 0: none did
 };
 
 struct Started {
@@ -135,6 +141,7 @@ struct Finished {
   MethodStats stats;
   // Of constrained requests: the text is complete, and not cut off within the constraint.
   std::optional<bool> constraint_satisfied;
+  std::shared_ptr<const PassTrace> trace;  // if the request asks for it
 };
 
 // Receives the events of one request: `started` once, chunks, and `finished` for each choice after
@@ -234,16 +241,24 @@ struct ModelInDeployment {
   int hidden_size = 0;
   bool batch_invariant = false;
 };
+struct AdapterInfo {
+  std::string name;
+  int rank = 0;
+  int64_t bytes = 0;
+};
 struct DeploymentInfo {
   std::string name;
   std::vector<MethodInfo> methods;
   std::string default_method;
   std::vector<ModelInDeployment> models;  // the large one first; replicas one by one
+  std::vector<AdapterInfo> adapters;
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t max_new_tokens = 0;
   int embedding_width = 0;
   bool has_chat_template = false;
+  // Of requests: values of all parameters of the table where the request has none.
+  SamplingParams sampling;
 
   // Can it serve any request? An instance of the large model is enough.
   bool available() const {

@@ -13,6 +13,7 @@
 #include "engine/host/requests/matching_stops.h"
 #include "engine/host/requests/resolve_constraint.h"
 #include "engine/host/requests/resolve_sampling.h"
+#include "engine/host/target.h"
 #include "engine/sampling/warp.h"
 
 namespace tandem {
@@ -155,6 +156,8 @@ absl::StatusOr<std::string> prefix_of(const EmbeddingSettings& settings,
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
                                  uint64_t fresh_seed) {
   TANDEM_RETURN_IF_ERROR(check_generates(deployment, "generate"));
+  TANDEM_ASSIGN_OR_RETURN(const DeploymentAdapter* const adapter,
+                          known_adapter(deployment, request.adapter));
   Resolved resolved;
   SequenceSpec& spec = resolved.spec;
   const Writer writer = writer_of(deployment, request);
@@ -211,17 +214,20 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.top_logprobs = static_cast<int>(std::min<int64_t>(request.top_logprobs, writer.vocab_size));
   spec.logprobs = request.logprobs || request.top_logprobs > 0;
   spec.raw_logprobs = request.raw_logprobs;
+  spec.trace = request.trace;
   spec.priority = request.priority;
   spec.client = request.client;
   spec.salt = deployment.prefix_salt(request.client);
   spec.deadline = request.deadline;
   spec.series = deployment.series.at(resolved.method);
+  spec.adapter_series = adapter ? adapter->series : nullptr;
   return resolved;
 }
 
 absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreRequest& request) {
   TANDEM_RETURN_IF_ERROR(check_generates(deployment, "score"));
   ResolvedScore resolved;
+  TANDEM_ASSIGN_OR_RETURN(resolved.adapter, known_adapter(deployment, request.adapter));
   if (deployment.large->encoder != nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("score: model \"", deployment.name, "\" has an encoder; offered: Generate"));

@@ -18,6 +18,7 @@ TokenInfo token_info(const Emitted& token, bool logprobs) {
   TokenInfo info;
   info.id = token.token;
   info.provenance = token.provenance;
+  info.pass = token.pass;
   if (!logprobs) return info;
   if (!std::isnan(token.logprob)) info.logprob = token.logprob;
   for (const Ranked& r : token.top) info.top.emplace_back(r.token, r.logprob);
@@ -256,6 +257,7 @@ Finished RequestStream::Choice::finish(const SequenceEnd& how, Chunk* last) {
   finished.usage.reasoning_tokens = reasoning_tokens;
   if (parser) finished.tool_calls = parser->complete_calls();
   finished.stats = how.stats;
+  finished.trace = how.trace;
   if (how.constraint) {
     const std::shared_ptr<const LegalTokens> legal = how.constraint->after(how.answer);
     finished.constraint_satisfied = legal != nullptr && legal->may_end;

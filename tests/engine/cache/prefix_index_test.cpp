@@ -93,11 +93,13 @@ TEST(PrefixIndex, RowsThatAreKnownKeepTheirPage) {
 
 TEST(PrefixIndex, RootsStaySeparate) {
   Fixture f;
-  const PrefixRoot a{"client a", AdapterId(), ""}, b{"client b", AdapterId(), ""};
-  const PrefixRoot adapted{"client a", AdapterId(0), ""}, embedded{"client a", AdapterId(), "x"};
+  const PrefixRoot a{.salt = "client a"}, b{.salt = "client b"};
+  const PrefixRoot adapted{.salt = "client a", .adapter = AdapterId(0)};
+  const PrefixRoot embedded{.salt = "client a", .source = "x"};
+  const PrefixRoot lora{.salt = "client a", .lora = LoraId(0)};
   f.leave({1, 2, 3, 4}, a);
   EXPECT_EQ(f.known({1, 2, 3, 4}, a), 2U);
-  for (const PrefixRoot& other : {b, adapted, embedded, PrefixRoot()}) {
+  for (const PrefixRoot& other : {b, adapted, embedded, lora, PrefixRoot()}) {
     EXPECT_EQ(f.known({1, 2, 3, 4}, other), 0U);
   }
   f.leave({1, 2}, b);
@@ -216,6 +218,60 @@ TEST(PrefixIndex, ItsVersionChangesWithEveryChange) {
   EXPECT_EQ(f.index.version(), one) << "nothing new";
   f.evict();
   EXPECT_NE(f.index.version(), one);
+}
+
+// The tokens of the first rows up to each shared page, in the order of shared().
+std::vector<Tokens> shared_texts(const PrefixIndex& index, size_t most = 100) {
+  std::vector<Tokens> texts;
+  for (const PrefixIndex::SharedPage& page : index.shared(most)) {
+    EXPECT_TRUE(index.knows(page.name));
+    EXPECT_LT(page.before, std::ssize(texts));
+    Tokens text = page.before < 0 ? Tokens() : texts[static_cast<size_t>(page.before)];
+    text.insert(text.end(), page.tokens.begin(), page.tokens.end());
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+TEST(PrefixIndex, SharedPagesAreListedByTheirLastUse) {
+  Fixture f;
+  const auto a = f.leave({1, 1, 2, 2, 3, 3}), b = f.leave({1, 1, 4, 4}), c = f.leave({5, 5});
+  EXPECT_EQ(f.index.shared(100).size(), 0U) << "nothing was used again";
+  f.index.use(b);
+  f.index.use(std::span(a).first(2));
+  EXPECT_EQ(shared_texts(f.index), (std::vector<Tokens>{{1, 1}, {1, 1, 2, 2}, {1, 1, 4, 4}}));
+  EXPECT_EQ(shared_texts(f.index, 2), (std::vector<Tokens>{{1, 1}, {1, 1, 2, 2}}));
+  EXPECT_EQ(shared_texts(f.index, 0), std::vector<Tokens>());
+  f.index.use(c);
+  EXPECT_EQ(shared_texts(f.index, 1), std::vector<Tokens>{{5, 5}});
+  f.index.use(b);
+  EXPECT_EQ(shared_texts(f.index),
+            (std::vector<Tokens>{{1, 1}, {1, 1, 4, 4}, {5, 5}, {1, 1, 2, 2}}));
+}
+
+TEST(PrefixIndex, OnlyPagesOfThePlainRootAreListed) {
+  Fixture f(64);
+  for (const PrefixRoot& root : {PrefixRoot{.salt = "ann"}, PrefixRoot{.adapter = AdapterId(0)},
+                                 PrefixRoot{.lora = LoraId(0)}, PrefixRoot{.source = "x"}}) {
+    f.index.use(f.leave({1, 1, 2, 2}, root));
+  }
+  EXPECT_EQ(f.index.shared(100).size(), 0U);
+  f.index.use(f.leave({1, 1, 2, 2}));
+  EXPECT_EQ(f.index.shared(100).size(), 2U);
+}
+
+TEST(PrefixIndex, ANameIsOfOnePageAtOneTime) {
+  Fixture f(2);
+  const auto pages = f.leave({1, 1, 2, 2});
+  f.index.use(pages);
+  const auto listed = f.index.shared(100);
+  ASSERT_EQ(listed.size(), 2U);
+  f.evict();
+  EXPECT_TRUE(f.index.knows(listed[0].name));
+  EXPECT_FALSE(f.index.knows(listed[1].name));
+  EXPECT_EQ(f.leave({1, 1, 2, 2}), pages) << "the same rows in the same page";
+  EXPECT_FALSE(f.index.knows(listed[1].name));
+  EXPECT_EQ(shared_texts(f.index), std::vector<Tokens>{{1, 1}}) << "not used again yet";
 }
 
 TEST(PrefixIndexDeathTest, BooksThatDoNotAddUp) {

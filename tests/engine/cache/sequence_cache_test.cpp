@@ -821,6 +821,37 @@ TEST(SequenceCache, ContinuesPublishingAfterTheIndexForgot) {
   EXPECT_EQ(two.b.adopt({}, kText, 10), 8);
 }
 
+// The pages that shared() lists.
+size_t shared(const Two& two) { return two.w.pools.prefixes.shared(100).size(); }
+
+TEST(SequenceCache, PagesThatAnotherSequenceUsesAreShared) {
+  Two two;
+  feed(two.a, kText);
+  two.a.publish({}, kText);
+  EXPECT_EQ(shared(two), 0U);
+  EXPECT_EQ(two.b.adopt({}, kText, 7), 4);
+  EXPECT_EQ(shared(two), 1U);
+}
+
+TEST(SequenceCache, ASequenceThatReturnsToItsOwnPagesSharesNothing) {
+  Two two;
+  feed(two.a, kText);
+  two.a.publish({}, kText);
+  two.a.clear();
+  EXPECT_EQ(two.a.adopt({}, kText, 8), 8) << "after preemption";
+  EXPECT_EQ(shared(two), 0U);
+}
+
+TEST(SequenceCache, PagesThatTwoSequencesFillAreShared) {
+  Two two;
+  feed(two.a, {1, 2, 3, 4});
+  feed(two.b, kText);
+  two.a.publish({}, kText);
+  two.b.publish({}, kText);
+  EXPECT_EQ(two.w.pools.prefixes.size(), 2U);
+  EXPECT_EQ(shared(two), 1U) << "both had it, and the second page is of one of them";
+}
+
 TEST(SequenceCache, ThereIsNewsWhereAPageIsFullOrForgotten) {
   Two two;
   feed(two.a, {1, 2, 3, 4, 5, 6, 7});

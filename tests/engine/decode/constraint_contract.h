@@ -18,6 +18,7 @@
 #include "engine/decode/ngram.h"
 #include "engine/decode/ppd.h"
 #include "engine/decode/speculative.h"
+#include "tests/engine/decode/late_constraint.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/engine/decode/random_constraint.h"
 #include "tests/reference/autoregressive.h"
@@ -36,6 +37,7 @@ struct Constraints {
   std::function<CaseConstraint(Rng&, const AutomatonShape&)> make;
   int vocab = 0;            // of the models; 0: that of the box
   std::vector<Token> ends;  // with `vocab`
+  bool late = false;        // of the method's requests: half of the answers wait for it
 };
 
 inline Constraints random_automata() {
@@ -44,7 +46,15 @@ inline Constraints random_automata() {
                                   nullptr};
           },
           0,
-          {}};
+          {},
+          false};
+}
+
+// Likewise, and answers wait for them.
+inline Constraints late_automata() {
+  Constraints late = random_automata();
+  late.late = true;
+  return late;
 }
 
 // `n` cases, or as many as TANDEM_CONSTRAINT_CASES says.
@@ -106,6 +116,7 @@ inline void expect_legal(const Recorder& r, const CaseConstraint& c) {
 struct Outcome {
   int64_t cases = 0, dead = 0, preempted = 0, cancelled = 0, drafted = 0;
   int64_t forced = 0;  // tokens that the constraint proposed
+  int64_t late = 0;    // answers that waited for a constraint
 };
 
 // `use` gives a request its method.
@@ -114,6 +125,22 @@ struct MethodCase {
   bool exact = true;
   std::function<void(SequenceSpec&, Rng&, const Box&)> use;
 };
+
+// Half of the paths, and each for up to 9 ms of virtual time.
+inline std::shared_ptr<TokenConstraint> make_late(std::shared_ptr<TokenConstraint> real,
+                                                  uint64_t seed, Box& box, int64_t* count) {
+  const auto delay = std::chrono::milliseconds(seed % 10);
+  return std::make_shared<LateConstraint>(
+      std::move(real),
+      [seed, count](std::span<const Token> path) {
+        uint64_t h = seed;
+        for (const Token t : path) h = fake::mix(h, static_cast<uint64_t>(t));
+        const bool late = h % 2 == 0;
+        *count += late;
+        return late;
+      },
+      after_delay(&box.timer, &box.clock, delay));
+}
 
 inline Outcome expect_constrained_ar(const MethodCase& method, int n,
                                      const Constraints& constraints = random_automata()) {
@@ -145,7 +172,9 @@ inline Outcome expect_constrained_ar(const MethodCase& method, int n,
       Pair pair{constraint, nullptr, nullptr, {}};
       pair.expected = reference::autoregressive(box.config(), ar.prompt, ar.warp, ar.stops.eos,
                                                 ar.stops.max_new_tokens);
-      constrain(constraint.make(), &c.spec);
+      std::shared_ptr<TokenConstraint> own = constraint.make();
+      if (constraints.late) own = make_late(std::move(own), rng(), box, &seen.late);
+      constrain(std::move(own), &c.spec);
       const RequestId id = c.spec.id;
       pair.method = box.submit(std::move(c.spec));
       pair.cancelled = chance(rng, 6);

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -100,7 +103,7 @@ TEST_F(Constraints, ArePreparedOnAnotherThread) {
   std::shared_ptr<GrammarConstraint> constraint;
   {
     Worker worker;
-    constraint = *GrammarConstraint::of(compiled, &worker);
+    constraint = *GrammarConstraint::of(compiled, {&worker});
     constraint->prepare(tokens("aaa"));
   }  // runs the job
   EXPECT_EQ(constraint->masks(), 1);
@@ -108,7 +111,32 @@ TEST_F(Constraints, ArePreparedOnAnotherThread) {
   EXPECT_EQ(constraint->masks(), 1);
 }
 
-// A step beyond the limits ends no other path.
+// soon() never computes on the caller's thread.
+TEST_F(Constraints, AreKnownSoonOrLater) {
+  const auto vocabulary = *GrammarVocabulary::of(*tokenizer_, {kEnd});
+  const auto compiled = std::make_shared<const CompiledGrammar>(
+      vocabulary, *vocabulary->compile({Kind::kRegex, "a*", ""}));
+  std::promise<void> release, late;
+  Worker worker;
+  const auto constraint = *GrammarConstraint::of(compiled, {&worker});
+  worker.post([held = release.get_future().share()] { held.wait(); });
+  EXPECT_EQ(constraint->soon(tokens("aa")), std::nullopt);
+  EXPECT_EQ(constraint->masks(), 0);
+  std::shared_ptr<const LegalTokens> legal;
+  constraint->post([&] {
+    legal = constraint->after(tokens("aa"));
+    late.set_value();
+  });
+  release.set_value();
+  late.get_future().wait();
+  EXPECT_TRUE(legal->has('a'));
+  EXPECT_EQ(constraint->soon(tokens("aa")), legal);
+  EXPECT_EQ(constraint->masks(), 1) << "computed once";
+  const auto alone = *GrammarConstraint::of(compiled, {});
+  EXPECT_TRUE(alone->soon(tokens("a")).value()->may_end) << "without threads it waits";
+  EXPECT_EQ(alone->soon(tokens("b")).value(), nullptr) << "an illegal path";
+}
+
 TEST_F(Constraints, CompileOncePerClient) {
   const GrammarSpec spec{Kind::kRegex, "a", ""};
   for (int i = 0; i < 3; ++i) {

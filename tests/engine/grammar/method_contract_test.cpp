@@ -75,7 +75,7 @@ Constraints random_grammars() {
       }
       const auto grammar = std::make_shared<const CompiledGrammar>(words, *std::move(start));
       CaseConstraint out;
-      out.make = [grammar] { return *GrammarConstraint::of(grammar, nullptr); };
+      out.make = [grammar] { return *GrammarConstraint::of(grammar, {}); };
       if (regular) {
         out.matches = [text](const Tokens& tokens) {
           return std::regex_match(std::string(tokens.begin(), tokens.end()), std::regex(text));
@@ -84,7 +84,7 @@ Constraints random_grammars() {
       return out;
     }
   };
-  return {make, kEnd + 1, {kEnd}};
+  return {make, kEnd + 1, {kEnd}, false};
 }
 
 Outcome under_grammars(const MethodCase& method, int n) {
@@ -107,6 +107,12 @@ TEST(MethodContract, Bild) {
 }
 
 TEST(MethodContract, Bita) { under_grammars(bita_case(), 160); }
+
+TEST(MethodContract, Ppd) { EXPECT_GT(under_grammars(ppd_case(), 120).drafted, 10); }
+
+TEST(MethodContract, LlmToSlm) { under_grammars(llm_to_slm_case(), 120); }
+
+TEST(MethodContract, Beam) { under_grammars(beam_case(), 80); }
 
 }  // namespace
 }  // namespace tandem::test

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "tests/temp_dir.h"
@@ -73,6 +74,42 @@ TEST_F(Deployments, APairWithOneVocabularyHasASeriesForEachMethod) {
   for (const MethodInfo& m : made->front().methods) {
     EXPECT_EQ(made->front().series.at(m.method)->method, m.method);
   }
+}
+
+TEST_F(Deployments, AdaptersHaveSeriesAndStatisticsOfTheirOwn) {
+  models_["big"].shape.loras = {{"sql", 8, 1000}, {"law", 16, 2000}};
+  config_.deployments[0].adapters = {{"law", LoraId(1)}, {"sql", LoraId(0)}};
+  const auto made = make_deployments(config_, models_, &metrics_);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const Deployment& d = made->front();
+  ASSERT_EQ(metrics_.adapters.size(), 2U);
+  EXPECT_EQ(metrics_.adapters[0].model, "pair");
+  EXPECT_EQ(metrics_.adapters[0].adapter, "law");
+  EXPECT_EQ(d.find_adapter("sql")->series, &metrics_.adapters[1]);
+  EXPECT_EQ(d.find_adapter("big"), nullptr);
+  const std::set<const AcceptanceStats*> all = {
+      d.acceptance_of(LoraId()).get(), d.acceptance_of(LoraId(0)).get(),
+      d.acceptance_of(LoraId(1)).get(), d.conditioned_of(LoraId()).get(),
+      d.conditioned_of(LoraId(0)).get()};
+  EXPECT_EQ(all.size(), 5U);
+  EXPECT_EQ(d.acceptance_of(LoraId()), d.acceptance_stats);
+  const std::vector<AdapterInfo> infos = d.info().adapters;
+  ASSERT_EQ(infos.size(), 2U);
+  EXPECT_EQ(infos[0].name, "law");
+  EXPECT_EQ(infos[0].rank, 16);
+  EXPECT_EQ(infos[1].bytes, 1000);
+}
+
+TEST_F(Deployments, AdaptersNeedADecoderThatHasLoadedThem) {
+  config_.deployments[0].adapters = {{"law", LoraId(1)}};
+  models_["big"].shape.loras = {{"sql", 8, 1000}};
+  EXPECT_EQ(error(),
+            "deployments[pair].adapters: \"law\"; allowed: the adapters that big has loaded: 1");
+  config_.deployments[0].small = "";
+  models_["big"].shape.embeds_only = true;
+  EXPECT_EQ(error(), "deployments[pair].adapters: 1; allowed: none, as big only embeds");
+  models_["big"].encoder = &models_["little"];
+  EXPECT_EQ(error(), "deployments[pair].adapters: 1; allowed: none, as big has an encoder");
 }
 
 TEST_F(Deployments, NamesTheFirstTokenThatDiffersAndBothItsTexts) {

@@ -90,6 +90,23 @@ TEST(CacheSet, AFollowerGetsAllRowsOfThePromptButTheLast) {
   EXPECT_FALSE(follower.take_adopted(mine)) << "once";
 }
 
+TEST(CacheSet, TheAdapterIsThatOfTheModelsRoles) {
+  QuietHost host(QuietHost::Models(2));
+  SequenceSpec s = spec({{Role::kLarge, ModelId(0), 0},
+                         {Role::kSmall, ModelId(0), 2},
+                         {Role::kWorker, ModelId(1), 0}});
+  s.cast = with_lora(*s.cast, LoraId(5));
+  CacheSet caches(&s, &host);
+  caches.open();
+  const CacheId large = caches.stage(Role::kLarge, 0).cache;
+  run(caches.find(large), kCached);
+  EXPECT_EQ(caches.lora_of(*caches.find(large)), LoraId(5));
+  EXPECT_EQ(caches.lora_of(*caches.find(caches.fork(large))), LoraId(5));
+  EXPECT_EQ(caches.lora_of(*caches.find(caches.stage(Role::kWorker, 0).cache)), LoraId());
+  EXPECT_EQ(caches.root(ModelId(0)).lora, LoraId(5));
+  EXPECT_EQ(caches.root(ModelId(1)).lora, LoraId());
+}
+
 TEST(CacheSet, SequencesOfOneSaltFindEachOthersPages) {
   QuietHost host(QuietHost::Models(1));
   SequenceSpec s = spec({{Role::kLarge, ModelId(0), 0}});

@@ -143,9 +143,7 @@ TEST(Acceptor, OutlivesALackOfFiles) {
   rlimit limit = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   std::vector<Fd> clients;
-  for (int i = 0; i < 20; ++i) {
-    clients.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  }
+  for (int i = 0; i < 20; ++i) clients.push_back(test::unconnected());
   // The highest descriptor is the limit: none is left.
   rlimit none = limit;
   none.rlim_cur = static_cast<rlim_t>(clients.back().get()) + 1;
@@ -156,16 +154,11 @@ TEST(Acceptor, OutlivesALackOfFiles) {
     if (!hole.valid()) break;
     holes.push_back(std::move(hole));
   }
-  sockaddr_in name = {};
-  name.sin_family = AF_INET;
-  const std::string& address = holder.acceptor.address();
-  name.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   // Sanitizers need descriptors to say what failed, so nothing is expected before there are some.
   int connected = 0;
   std::vector<std::string> heard;
   for (const Fd& fd : clients) {
-    connected += connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0;
+    connected += connect_to(holder.acceptor.address(), fd) ? 1 : 0;
     heard.push_back(read_all(fd));
   }
   while (holder.acceptor.refused() < 20) std::this_thread::yield();  // counted when it is closed

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <future>
@@ -14,6 +16,8 @@ namespace {
 using test::connect_to;
 using test::put;
 using test::read_all;
+using test::unconnected;
+using testing::Each;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -95,6 +99,50 @@ TEST(HttpEndpoint, ManyConnectionsOfOneHostDoNotCloseThoseOfAnother) {
   EXPECT_EQ(read_all(flood.front()), "") << "the first of the many is closed";
   ASSERT_TRUE(put(probe, "\r\n"));
   EXPECT_THAT(read_all(probe), EndsWith("ok\n"));
+}
+
+// Probes are answered one after another, as many at once as there are descriptors in reserve, and
+// connections above that are closed at once.
+TEST(HttpEndpoint, AnswersProbesWithoutDescriptors) {
+  const auto http = endpoint();
+  rlimit limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  constexpr size_t kAtOnce = HttpEndpoint::kReserved;
+  std::vector<Fd> one_by_one, at_once, above;
+  for (auto* fds : {&one_by_one, &at_once, &above}) {
+    for (size_t i = 0; i < kAtOnce; ++i) fds->push_back(unconnected());
+  }
+  rlimit none = limit;
+  none.rlim_cur = static_cast<rlim_t>(above.back().get()) + 1;
+  std::vector<Fd> holes;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (;;) {
+    Fd hole(dup(above.back().get()));
+    if (!hole.valid()) break;
+    holes.push_back(std::move(hole));
+  }
+  // Sanitizers need descriptors for their messages, so nothing is expected before there are some.
+  std::vector<std::string> answers, answers_at_once, answers_above;
+  for (const Fd& fd : one_by_one) {
+    connect_to(http->address(), fd);
+    put(fd, kProbe);
+    answers.push_back(read_all(fd));
+  }
+  for (const Fd& fd : at_once) connect_to(http->address(), fd);
+  for (const Fd& fd : above) {
+    connect_to(http->address(), fd);
+    answers_above.push_back(read_all(fd));
+  }
+  for (const Fd& fd : at_once) {
+    put(fd, kProbe);
+    answers_at_once.push_back(read_all(fd));
+  }
+  holes.clear();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_THAT(answers, Each(EndsWith("ok\n")));
+  EXPECT_THAT(answers_at_once, Each(EndsWith("ok\n")));
+  EXPECT_THAT(answers_above, Each(""));
+  EXPECT_THAT(ask(*http, kProbe), EndsWith("ok\n"));
 }
 
 TEST(HttpEndpoint, ARequestInPiecesIsOne) {

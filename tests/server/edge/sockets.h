@@ -13,20 +13,29 @@
 
 namespace tandem::test {
 
-// Connected to "127.0.0.1:PORT", from `source`.
-inline Fd connect_to(const std::string& address, const std::string& source = "127.0.0.1") {
-  Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in own = {};
-  own.sin_family = AF_INET;
-  inet_pton(AF_INET, source.c_str(), &own.sin_addr);
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) != 0) return Fd();
+inline Fd unconnected() { return Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+
+// Connects `fd` to "127.0.0.1:PORT".
+inline bool connect_to(const std::string& address, const Fd& fd) {
   int port = 0;
   (void)absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port);
   sockaddr_in name = {};
   name.sin_family = AF_INET;
   name.sin_port = htons(static_cast<uint16_t>(port));
   name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) fd.reset();
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0;
+}
+
+// Connected to "127.0.0.1:PORT", from `source`.
+inline Fd connect_to(const std::string& address, const std::string& source = "127.0.0.1") {
+  Fd fd = unconnected();
+  sockaddr_in own = {};
+  own.sin_family = AF_INET;
+  inet_pton(AF_INET, source.c_str(), &own.sin_addr);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) != 0 ||
+      !connect_to(address, fd)) {
+    fd.reset();
+  }
   return fd;
 }
 

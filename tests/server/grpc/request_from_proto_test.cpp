@@ -72,7 +72,7 @@ TEST(RequestFromProto, DefaultsAreLeftToTheEngine) {
                r->sampling.frequency_penalty);
   EXPECT_TRUE(r->sampling.logit_bias.empty() && r->sampling.bad_token_ids.empty());
   EXPECT_FALSE(r->stopping.max_new_tokens || r->stopping.min_new_tokens || r->stopping.time_limit);
-  EXPECT_FALSE(r->raw_logprobs || r->include_eos_token);
+  EXPECT_FALSE(r->raw_logprobs || r->include_eos_token || r->trace);
   EXPECT_TRUE(r->add_special_tokens);
   EXPECT_TRUE(r->skip_special_tokens);
   EXPECT_FALSE(r->logprobs);
@@ -84,7 +84,7 @@ TEST(RequestFromProto, CarriesEveryField) {
       require_contract: CONTRACT_DISTRIBUTION temperature: 0.5 top_k: 3 top_p: 0.25 min_p: 0.125 seed: 11
       typical_p: 0.75 repetition_penalty: 1.25 presence_penalty: -1.5 frequency_penalty: 0.5
       logit_bias { key: 9 value: -2.5 } logit_bias { key: -4 value: 1000 } bad_token_ids: [8, -3]
-      min_new_tokens: 2 raw_logprobs: true include_eos_token: true
+      min_new_tokens: 2 raw_logprobs: true include_eos_token: true trace: true
       max_new_tokens: 7 stop_sequences: "a" stop_sequences: "bc" stop_token_ids: [1, -2]
       include_stop_sequence: true ignore_eos: true time_limit_seconds: 1.5
       skip_special_tokens: false logprobs: true top_logprobs: 4 priority: -5)");
@@ -108,6 +108,7 @@ TEST(RequestFromProto, CarriesEveryField) {
   EXPECT_EQ(r->stopping.min_new_tokens, 2);
   EXPECT_TRUE(r->raw_logprobs);
   EXPECT_TRUE(r->include_eos_token);
+  EXPECT_TRUE(r->trace);
   EXPECT_EQ(r->sampling.seed, 11u);
   EXPECT_EQ(r->stopping.max_new_tokens, 7);
   EXPECT_EQ(r->stopping.stop_sequences, (std::vector<std::string>{"a", "bc"}));
@@ -359,17 +360,17 @@ TEST(RequestFromProto, Constraints) {
             "structural_tag");
 }
 
-TEST(RequestFromProto, WhatIsNotOfferedIsRefusedNotIgnored) {
-  const struct {
-    const char* fields;
-    const char* message;
-  } cases[] = {
-      {"adapter: \"x\"", "adapter: \"x\"; allowed: empty"},
-  };
-  for (const auto& c : cases) {
-    EXPECT_EQ(error(c.fields), std::string(c.message) + " (not offered by this version)")
-        << c.fields;
-  }
+TEST(RequestFromProto, TheEngineKnowsTheAdapters) {
+  v1::GenerateRequest request = proto(kBase);
+  EXPECT_EQ(generate_request_from(request)->adapter, "");
+  request.set_adapter("sql");
+  EXPECT_EQ(generate_request_from(request)->adapter, "sql");
+  v1::ScoreRequest score;
+  score.set_model("m");
+  score.set_text("a");
+  score.set_continuation_text("b");
+  score.set_adapter("sql");
+  EXPECT_EQ(score_request_from(score)->adapter, "sql");
 }
 
 TEST(RequestFromProto, AllErrorsAreReportedAtOnce) {
@@ -378,7 +379,7 @@ TEST(RequestFromProto, AllErrorsAreReportedAtOnce) {
       truncate_prompt_tokens: 0 bild { fallback_threshold: 3 rollback_threshold: -1 window: 65 }
       require_contract: CONTRACT_UNSPECIFIED temperature: 200 top_p: 0 logit_bias { key: 1 value: 1 }
       n: 50 beam { width: 17 length_penalty: 11 } max_new_tokens: 0 stop_sequences: ["a", ""]
-      time_limit_seconds: nan top_logprobs: 21 priority: 101 adapter: "x" regex: "a*")"));
+      time_limit_seconds: nan top_logprobs: 21 priority: 101 regex: "a*")"));
   std::vector<std::string> fields;
   for (const Violation& v : violations_of(refused.status())) fields.push_back(v.field);
   EXPECT_EQ(fields,

@@ -5,12 +5,16 @@
 #include <google/protobuf/descriptor.pb.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "client/enum_names.h"
+#include "engine/base/sampling_params.h"
+#include "engine/decode/gen.h"
 #include "engine/decode/ppd.h"
+#include "server/grpc/proto_enums.h"
 #include "server/grpc/request_from_proto.h"
 
 namespace tandem {
@@ -43,6 +47,71 @@ TEST(ResponseToProto, EveryEnumValueHasItsName) {
   expect_same<FinishReason>(v1::FinishReason_descriptor(), finish_reason_to_proto,
                             finish_reason_name);
   expect_same<Source>(v1::Source_descriptor(), source_to_proto, source_name);
+  expect_same<Role>(
+      v1::PassRole_descriptor(), [](Role role) { return kProtoPassRoles[role]; }, role_name);
+  expect_same<PassKind>(
+      v1::PassKind_descriptor(), [](PassKind kind) { return kProtoPassKinds[kind]; },
+      pass_kind_name);
+}
+
+TEST(ResponseToProto, ATraceIsWholeAndOnlyThereIfTheEngineMadeIt) {
+  Finished finished;
+  finished.method = kAutoregressive;
+  EXPECT_FALSE(finished_to_proto(finished, 0).has_trace());
+  PassTrace trace;
+  trace.omitted = 3;
+  trace.passes = {{1, 5'000'000'000, 2, 3, 4, 9, 5, 6, 7, Role::kSmall, PassKind::kDraft}};
+  finished.trace = std::make_shared<const PassTrace>(trace);
+  const v1::Trace out = finished_to_proto(finished, 0).trace();
+  EXPECT_EQ(out.omitted(), 3);
+  ASSERT_EQ(out.passes_size(), 1);
+  EXPECT_EQ(out.passes(0).ShortDebugString(),
+            "pass_number: 2 start_us: 1 end_us: 5000000000 role: PASS_ROLE_SMALL kind: "
+            "PASS_KIND_DRAFT rows: 3 batches: 4 batch_rows: 9 batch_requests: 5 accepted: 6 "
+            "rejected: 7");
+}
+
+// A page builds its forms from these.
+TEST(ResponseToProto, ParametersHaveTypesAndBounds) {
+  DeploymentInfo info;
+  info.default_method = "bild";
+  info.methods = {{"bild", Contract::kLossy, Contract::kLossy, {{"fallback_threshold", 0.6}}},
+                  {"speculative", Contract::kExact, Contract::kExact, {}}};
+  info.sampling.temperature = 0.7;
+  const v1::Model model = model_to_proto(info);
+  const auto find = [](const auto& list, const std::string& name) {
+    for (const v1::Parameter& p : list) {
+      if (p.name() == name) return p;
+    }
+    ADD_FAILURE() << name;
+    return v1::Parameter();
+  };
+  const auto& bild = model.methods(0).parameters();
+  const v1::Parameter fallback = find(bild, "fallback_threshold");
+  EXPECT_EQ(fallback.type(), v1::PARAMETER_TYPE_NUMBER);
+  EXPECT_EQ(fallback.min(), 0);
+  EXPECT_EQ(fallback.max(), 2);
+  EXPECT_EQ(fallback.default_value(), "0.6");
+  EXPECT_FALSE(fallback.meaning().empty());
+  const v1::Parameter rollback = find(bild, "rollback_threshold");
+  EXPECT_TRUE(rollback.has_min());
+  EXPECT_FALSE(rollback.has_max()) << "any value up to infinity";
+  EXPECT_EQ(find(bild, "max_small_run").type(), v1::PARAMETER_TYPE_INTEGER);
+  const v1::Parameter verify = find(bild, "verify_eos");
+  EXPECT_EQ(verify.type(), v1::PARAMETER_TYPE_SWITCH);
+  EXPECT_FALSE(verify.has_min() || verify.has_max());
+  const v1::Parameter pace = find(model.methods(1).parameters(), "pace");
+  EXPECT_EQ(pace.type(), v1::PARAMETER_TYPE_CHOICE);
+  EXPECT_EQ(pace.choices(0), "PACE_FIXED");
+  ASSERT_EQ(model.sampling_size(), static_cast<int>(kSamplingParameters.size()));
+  const v1::Parameter temperature = find(model.sampling(), "temperature");
+  EXPECT_EQ(temperature.default_value(), "0.7");
+  EXPECT_EQ(temperature.max(), 100);
+  EXPECT_FALSE(temperature.min_excluded());
+  const v1::Parameter top_p = find(model.sampling(), "top_p");
+  EXPECT_TRUE(top_p.min_excluded());
+  EXPECT_EQ(top_p.default_value(), "") << "the engine sets all of them";
+  EXPECT_EQ(find(model.sampling(), "top_k").type(), v1::PARAMETER_TYPE_INTEGER);
 }
 
 TEST(ResponseToProto, EveryContractRoundTrips) {

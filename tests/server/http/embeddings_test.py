@@ -64,6 +64,16 @@ def test_dimensions_and_formats(api):
     assert prefixed == whole
 
 
+def test_names_of_other_servers_for_what_is_the_default(api):
+    want = vectors(embed(api, TEXT))
+    for fields in (
+        {"embd_normalize": 2},
+        {"embed_dtype": "float32", "endianness": "little"},
+        {"encoding_format": "float", "user": "u"},
+    ):
+        assert vectors(embed(api, TEXT, **fields)) == want
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "message"),
     [
@@ -81,6 +91,9 @@ def test_dimensions_and_formats(api):
         ({"input": "x", "encoding_format": "hex"}, "encoding_format", "allowed: float, base64"),
         ({"input": "x", "prompt_name": "query"}, "prompt_name", 'prompt_name: "query"'),
         ({"input": "x", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "truncate"),
+        ({"input": "x", "embd_normalize": -1}, "embd_normalize", "embd_normalize: -1; allowed: 2"),
+        ({"input": "x", "embed_dtype": "float16"}, "embed_dtype", "embed_dtype"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "messages", "messages"),
     ],
 )
 def test_refusals_name_the_field_and_the_limit(api, fields, param, message):

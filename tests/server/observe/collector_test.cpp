@@ -253,8 +253,8 @@ TEST(Collector, GatewaysReadOneSeriesOfAll) {
   ModelSeries& small = metrics.models.emplace_back();
   small.model = "code-small";
   small.kv_pages_total.set(1000);
-  const std::string all = exposition(
-      Given(gateway_families(metrics, {{"code-small", "small"}, {"code-large", "large"}}, "code")));
+  const std::string all = exposition(Given(
+      gateway_families(metrics, {{"code-small", "small"}, {"code-large", "large"}}, "code", 7)));
   std::string values;
   std::istringstream lines(all);
   for (std::string line; std::getline(lines, line);) {
@@ -270,6 +270,35 @@ TEST(Collector, GatewaysReadOneSeriesOfAll) {
             "tandem_cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\"} 1\n"
             "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\",model_name=\"code\"} "
             "1\n");
+}
+
+TEST(Collector, GatewaysReadTheAdaptersInUse) {
+  Metrics metrics;
+  const auto add = [&](const char* model, const char* adapter, int running, int waiting) {
+    AdapterSeries& s = metrics.adapters.emplace_back();
+    s.model = model;
+    s.adapter = adapter;
+    s.requests_running.set(running);
+    s.requests_waiting.set(waiting);
+    s.requests.add(running);
+  };
+  add("code", "sql", 2, 1);
+  add("code", "law", 1, 0);
+  add("pair", "law", 0, 3);
+  add("pair", "idle", 0, 0);
+  EXPECT_THAT(exposition(Given(gateway_families(metrics, {}, "code", 1700000000))),
+              testing::HasSubstr("vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters="
+                                 "\"sql,code:law\",waiting_lora_adapters=\"sql,pair:law\"} "
+                                 "1700000000\n"));
+  EXPECT_THAT(exposition(Given(gateway_families(Metrics(), {}, "code", 7))),
+              testing::Not(testing::HasSubstr("lora")));
+  const std::string all = exposition(Given(engine_families(metrics, {}, {})));
+  for (const char* line : {"requests_total{model=\"code\",adapter=\"sql\"} 2",
+                           "requests_running{model=\"code\",adapter=\"law\"} 1",
+                           "requests_waiting{model=\"pair\",adapter=\"law\"} 3",
+                           "requests_total{model=\"pair\",adapter=\"idle\"} 0"}) {
+    EXPECT_THAT(all, testing::HasSubstr(std::string("tandem_adapter_") + line + "\n"));
+  }
 }
 
 TEST(Collector, GatewaysGetNoFiguresBeforeTheEngine) {

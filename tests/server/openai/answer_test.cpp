@@ -94,6 +94,94 @@ TEST(OpenAiAnswer, KnowsItsSize) {
   }
 }
 
+constexpr char kDrafted[] = R"(id: 5 text: "\"a" bytes: "\"a" proposed: SOURCE_SMALL
+    confirmed: SOURCE_LARGE pass_number: 3)";
+constexpr char kMasked[] = R"(id: 6 text: "\357\277\275" bytes: "\303" proposed: SOURCE_MASK
+    confirmed: SOURCE_LARGE pass_number: 3 proposed_index: 1 logprob: -0.5)";
+constexpr char kCorrected[] = R"(id: 7 proposed: SOURCE_LARGE confirmed: SOURCE_LARGE
+    corrected: true pass_number: 3)";
+constexpr char kOfPrompt[] = R"(id: 8 proposed: SOURCE_LARGE confirmed: SOURCE_LARGE)";
+constexpr char kTraced[] = R"(finish_reason: FINISH_REASON_EOS
+    stats { large_passes: 1 small_passes: 0 accept_lengths: [0, 2] draft_tokens: 2 }
+    trace { passes { pass_number: 3 start_us: 10 end_us: 5000000000 role: PASS_ROLE_LARGE
+                     kind: PASS_KIND_VERIFY rows: 4 batches: 1 batch_rows: 9 batch_requests: 2
+                     accepted: 2 rejected: 1 }
+            passes { pass_number: 4 role: PASS_ROLE_WORKER kind: PASS_KIND_DRAFT } omitted: 7 })";
+
+json tokens_json() {
+  return json::parse(R"([
+      {"id":5,"text":"\"a","proposed":"small","confirmed":"large","corrected":false,"pass":3},
+      {"id":6,"text":"\ufffd","proposed":"mask","confirmed":"large","corrected":false,"pass":3,
+       "index":1,"logprob":-0.5,"bytes":[195]},
+      {"id":7,"text":"","proposed":"large","confirmed":"large","corrected":true,"pass":3}])");
+}
+
+json trace_json() {
+  return json::parse(R"({"passes":[
+      {"pass":3,"start_us":10,"end_us":5000000000,"role":"large","kind":"verify","rows":4,
+       "batches":1,"batch_rows":9,"batch_requests":2,"accepted":2,"rejected":1},
+      {"pass":4,"start_us":0,"end_us":0,"role":"worker","kind":"draft","rows":0,"batches":0,
+       "batch_rows":0,"batch_requests":0,"accepted":0,"rejected":0}],"omitted":7})");
+}
+
+TEST(OpenAiAnswer, ChoicesHaveTokensAndTraceOnRequest) {
+  for (const bool tokens : {false, true}) {
+    for (const bool trace : {false, true}) {
+      Head of = head(Kind::kCompletion);
+      of.tokens = tokens;
+      of.trace = trace;
+      Answer answer(of, 1);
+      answer.echo(0, "p", {from<v1::Token>(kOfPrompt)});
+      answer.chunk(0, "x", {from<v1::Token>(kDrafted)});
+      answer.chunk(0, "y", {from<v1::Token>(kMasked), from<v1::Token>(kCorrected)});
+      const size_t before = answer.bytes();
+      answer.finished(from<v1::Finished>(kTraced));
+      EXPECT_EQ(answer.bytes() > before, tokens || trace);
+      const json choice = json::parse(answer.json())["choices"][0];
+      EXPECT_EQ(choice["text"], "pxy");
+      EXPECT_EQ(choice["logprobs"], nullptr);
+      EXPECT_EQ(choice.contains("tandem"), tokens || trace);
+      if (!choice.contains("tandem")) continue;
+      const json& more = choice["tandem"];
+      EXPECT_EQ(more["stats"]["large_passes"], 1);
+      EXPECT_EQ(more["stats"]["small_passes"], 0) << "zeros are written";
+      EXPECT_EQ(more["stats"]["accept_lengths"], json::parse("[0,2]"));
+      EXPECT_FALSE(more["stats"].contains("rollbacks")) << "of another method";
+      EXPECT_EQ(more.contains("tokens"), tokens);
+      EXPECT_EQ(more.contains("trace"), trace);
+      if (tokens) {
+        EXPECT_EQ(more["tokens"], tokens_json());
+      }
+      if (trace) {
+        EXPECT_EQ(more["trace"], trace_json());
+      }
+    }
+  }
+}
+
+TEST(OpenAiAnswer, EventsHaveTokensAndTheLastOneTheTrace) {
+  Head of = head(Kind::kChat);
+  of.tokens = of.trace = true;
+  Events events(of, 1, /*include_usage=*/false);
+  std::string stream = events.started(kStartedEvent);
+  stream += events.chunk(0, "x", {from<v1::Token>(kDrafted)});
+  stream += events.chunk(0, "", {from<v1::Token>(kMasked), from<v1::Token>(kCorrected)});
+  stream += events.chunk(0, "held back", {});
+  stream += events.finished(from<v1::Finished>(kTraced));
+  const std::vector<json> all = answer_events(stream);
+  ASSERT_EQ(all.size(), 5U);
+  EXPECT_FALSE(all[0]["choices"][0].contains("tandem"));
+  json tokens = all[1]["choices"][0]["tandem"]["tokens"];
+  for (const json& token : all[2]["choices"][0]["tandem"]["tokens"]) tokens.push_back(token);
+  EXPECT_EQ(tokens, tokens_json());
+  EXPECT_FALSE(all[3]["choices"][0].contains("tandem"));
+  const json& last = all[4]["choices"][0]["tandem"];
+  EXPECT_FALSE(last.contains("tokens"));
+  EXPECT_EQ(last["trace"], trace_json());
+  EXPECT_EQ(last["stats"]["draft_tokens"], 2);
+  EXPECT_EQ(all[4]["tandem"]["method"], "bild");
+}
+
 TEST(OpenAiAnswer, LogprobsHaveBytes) {
   auto second = from<v1::Token>(R"(text: "a" bytes: "\251a")");
   second.set_logprob(-std::numeric_limits<float>::infinity());
@@ -250,6 +338,20 @@ TEST(OpenAiAnswer, ModelsSayWhatTheyOffer) {
   EXPECT_EQ(all["data"], json::array({one, one}));
 }
 
+TEST(OpenAiAnswer, AdaptersAreListedBehindTheirParents) {
+  const auto a =
+      from<v1::Model>("name: 'a' adapters { name: 'sql' rank: 8 } adapters { name: 'law' }");
+  const auto b = from<v1::Model>("name: 'b' adapters { name: 'law' }");
+  const json all = json::parse(models_json({a, b}, 7))["data"];
+  std::vector<std::string> listed;
+  for (const json& m : all) listed.push_back(json({m["id"], m["root"], m["parent"]}).dump());
+  EXPECT_EQ(listed, (std::vector<std::string>{R"(["a","a",null])", R"(["sql","a:sql","a"])",
+                                              R"(["a:law","a:law","a"])", R"(["b","b",null])",
+                                              R"(["b:law","b:law","b"])"}));
+  EXPECT_EQ(all[1]["tandem"]["rank"], 8);
+  EXPECT_EQ(json::parse(adapter_json("sql", a, a.adapters(0), 7)), all[1]);
+}
+
 TEST(OpenAiError, HasOpenAisShapeAndOurMessage) {
   EXPECT_EQ(json::parse(error_json(out_of_range("n", 50, "[1, 16]"), "n: 50; allowed: [1, 16]")),
             json::parse(R"({"error":{"message":"n: 50; allowed: [1, 16]",
@@ -260,6 +362,9 @@ TEST(OpenAiError, HasOpenAisShapeAndOurMessage) {
   const absl::Status no_model = with_reason(absl::NotFoundError("x"), "MODEL_NOT_FOUND");
   EXPECT_EQ(error(no_model)["code"], "model_not_found");
   EXPECT_EQ(error(no_model)["param"], "model");
+  const absl::Status no_adapter = with_reason(absl::NotFoundError("x"), "ADAPTER_NOT_FOUND");
+  EXPECT_EQ(error(no_adapter)["code"], "adapter_not_found");
+  EXPECT_EQ(error(no_adapter)["param"], "tandem.adapter");
   const absl::Status token = with_reason(absl::PermissionDeniedError("x"), "CREDENTIALS_UNKNOWN");
   EXPECT_EQ(error(token)["code"], "invalid_api_key");
   EXPECT_EQ(http_status(token), 401);

@@ -270,7 +270,16 @@ TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
   EXPECT_THAT(wrong_completion(R"("tandem":{"contract":"best"})"), HasSubstr("tandem.contract"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"max_new_tokens":3})"),
               HasSubstr("tandem.max_new_tokens: set; allowed: unset; use max_tokens"));
-  EXPECT_THAT(wrong_completion(R"("tandem":{"return_tokens":true})"), HasSubstr("over gRPC only"));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"return_tokens":true})"),
+              HasSubstr("tandem.return_tokens: set; allowed: unset; use \"tokens\": true"));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"tokens":1})"),
+              HasSubstr("tandem.tokens: a number; allowed: "));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"trace":"yes"})"), HasSubstr("tandem: "));
+  const auto plain = completion(R"("tandem":{"tokens":false})").message;
+  EXPECT_FALSE(plain.return_token_texts() || plain.trace());
+  const auto traced = completion(R"("tandem":{"tokens":true,"trace":true})").message;
+  EXPECT_TRUE(traced.return_token_texts() && traced.trace());
+  EXPECT_FALSE(traced.logprobs());
   EXPECT_THAT(wrong_completion(R"("tandem":{"bild":{"rollback":1}})"), HasSubstr("tandem: "));
   EXPECT_THAT(wrong_completion(R"("tandem":{"bild":{},"ngram":{}})"), HasSubstr("tandem: "));
   EXPECT_THAT(wrong_completion(R"("tandem":"bild")"),

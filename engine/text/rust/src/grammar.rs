@@ -217,7 +217,7 @@ impl Vocabulary {
                 if rules > MAX_RULES {
                     return Err(invalid(format!("{rules} rules, allowed: at most {MAX_RULES}")));
                 }
-                TopLevelGrammar::from_lark(lark)
+                TopLevelGrammar::from_lark(with_json_options(&lark)?)
             }
             Kind::StructuralTag => {
                 TopLevelGrammar::from_lark(self.tag_grammar(&parse_json(field, text)?, whitespace)?)
@@ -363,21 +363,120 @@ fn with_options(mut schema: Value, whitespace: &str, field: &str) -> Result<Valu
     if !schema.is_object() {
         return Err(Error::invalid(format!("{field}: allowed: a JSON object or boolean")));
     }
-    if let Some(path) = repeated_names(&schema) {
+    check_schema(&schema, field)?;
+    options.apply_to(&mut schema);
+    Ok(schema)
+}
+
+/// Errors: a keyword that would not be enforced.
+fn check_schema(schema: &Value, field: &str) -> Result<()> {
+    if let Some(path) = repeated_names(schema) {
         return Err(Error::invalid(format!(
             "{field}: {path}: supported up to the number of required names plus one, or with \
              additionalProperties: false"
         )));
     }
-    let unspelled = find(&schema, "", false, &|key, value, _| {
+    let unspelled = find(schema, "", false, &|key, value, _| {
         let text = value.to_string();
         matches!(key, "const" | "enum") && (text.contains("\\u00") || text.contains('\x7F'))
     });
     if let Some(path) = unspelled {
         return Err(Error::invalid(format!("{field}: {path}: control characters not supported")));
     }
-    options.apply_to(&mut schema);
-    Ok(schema)
+    Ok(())
+}
+
+/// A Lark grammar whose `%json` schemas have the options of JSON schemas.
+fn with_json_options(lark: &str) -> Result<String> {
+    let mut out = String::with_capacity(lark.len());
+    let mut rest = lark;
+    while !rest.is_empty() {
+        let schema = rest.strip_prefix("%json").and_then(leading_json);
+        let Some((schema, size)) = schema else {
+            let (lexeme, after) = rest.split_at(lexeme_size(rest));
+            out.push_str(lexeme);
+            rest = after;
+            continue;
+        };
+        let (text, after) = rest.split_at("%json".len() + size);
+        match json_in_lark(schema)? {
+            None => out.push_str(text),
+            Some(schema) => {
+                // Errors name lines, so their number stays.
+                let (open, close) = schema.split_at(schema.len() - 1);
+                let lines = "\n".repeat(text.matches('\n').count());
+                let _ = write!(out, "%json {open}{lines}{close}");
+            }
+        }
+        rest = after;
+    }
+    Ok(out)
+}
+
+/// The JSON object that replaces the schema of a `%json`; None: it stays.
+fn json_in_lark(mut schema: Value) -> Result<Option<String>> {
+    const FIELD: &str = "grammar: %json";
+    const SUPPORTED: [&str; 5] = [
+        "whitespace_pattern",
+        "whitespace_flexible",
+        "item_separator",
+        "key_separator",
+        "json_allowed_escapes",
+    ];
+    let Some(options) = schema.get_mut("x-guidance") else {
+        return Ok(Some(with_options(schema, "", FIELD)?.to_string()));
+    };
+    let wrong = |path: &str, what: &str| Error::invalid(format!("{FIELD}: /x-guidance{path}: {what}"));
+    let options = options.as_object_mut().ok_or_else(|| wrong("", "allowed: a JSON object"))?;
+    if let Some(key) = options.keys().find(|key| !SUPPORTED.contains(&key.as_str())) {
+        return Err(wrong(&format!("/{key}"), "keyword not supported"));
+    }
+    let escapes = options.get("json_allowed_escapes").cloned();
+    if escapes.as_ref().and_then(Value::as_str).is_some_and(|letters| letters.contains('u')) {
+        return Err(wrong("/json_allowed_escapes", &format!("\"u\", allowed: of {ESCAPES}")));
+    }
+    options.entry("json_allowed_escapes").or_insert_with(|| Value::from(ESCAPES));
+    check_schema(&schema, FIELD)?;
+    Ok(escapes.is_none().then(|| schema.to_string()))
+}
+
+/// The JSON value that `text` begins with, and its bytes.
+fn leading_json(text: &str) -> Option<(Value, usize)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter();
+    let value = values.next()?.ok()?;
+    Some((value, values.byte_offset()))
+}
+
+/// The bytes of the lexeme that Lark text begins with: a comment, text, regular expression, special token
+/// or a keyword with its JSON; otherwise of one character.
+fn lexeme_size(text: &str) -> usize {
+    let through = |end: char| {
+        let mut escaped = false;
+        for (i, c) in text.char_indices().skip(1) {
+            if c == end && !escaped {
+                return Some(i + 1);
+            }
+            escaped = c == '\\' && !escaped;
+        }
+        None
+    };
+    let first = text.chars().next().map_or(0, char::len_utf8);
+    let size = match text.as_bytes().first() {
+        Some(b'#') => Some(text.find('\n').unwrap_or(text.len())),
+        Some(b'/') if text.starts_with("//") => Some(text.find('\n').unwrap_or(text.len())),
+        Some(b'/') => through('/'),
+        Some(b'"') => through('"'),
+        Some(b'<') => text[1..]
+            .find(|c: char| c == '<' || c == '>' || c.is_whitespace())
+            .filter(|end| text[1 + end..].starts_with('>'))
+            .map(|end| end + 2),
+        Some(b'%') => ["%regex", "%llguidance"].iter().find_map(|keyword| {
+            let json = text.strip_prefix(keyword)?;
+            Some(keyword.len() + leading_json(json).map_or(0, |(_, size)| size))
+        }),
+        _ => None,
+    };
+    size.unwrap_or(first)
 }
 
 fn json_grammar(schema: Value, whitespace: &str, field: &str) -> Result<TopLevelGrammar> {

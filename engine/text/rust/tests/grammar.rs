@@ -39,3 +39,67 @@ fn bytes_that_are_not_utf8_are_illegal() {
     assert_eq!(any.advance(&[0xC3, 0xA4]).unwrap(), 2);
     assert_eq!(any.advance(&[0xC3, 0x28]).unwrap(), 1);
 }
+
+/// Whether the grammar accepts the whole text.
+fn accepts(lark: &str, text: &str) -> bool {
+    let mut m = vocabulary().compile(Kind::Grammar, lark, "").unwrap();
+    let tokens: Vec<u32> = text.bytes().map(u32::from).collect();
+    m.advance(&tokens).unwrap() == tokens.len() && m.is_accepting().unwrap()
+}
+
+fn refused(lark: &str) -> String {
+    vocabulary().compile(Kind::Grammar, lark, "").err().unwrap().message
+}
+
+#[test]
+fn json_in_lark_is_as_json_schemas_are() {
+    let schema = r#"{"properties": {"a": {"type": "integer"}},
+        "additionalProperties": {"type": "string"}}"#;
+    let lark = format!("start: \"<\" %json {schema} \">\"");
+    assert!(accepts(&lark, "<{\"a\": 1}>"));
+    assert!(accepts(&lark, "<{\"b\": \"x\\n\"}>"));
+    // The name "a" has one spelling.
+    assert!(!accepts(&lark, "<{\"\\u0061\": \"x\"}>"));
+    assert!(!accepts(&lark, "<{\"b\": \"\\u0061\"}>"));
+    // Whitespace is bounded.
+    assert!(accepts(&lark, &format!("<{{{}\"a\": 1}}>", " ".repeat(32))));
+    assert!(!accepts(&lark, &format!("<{{{}\"a\": 1}}>", " ".repeat(33))));
+    // Inside %lark, and behind texts that look like it.
+    let nested = format!("start: inner\ninner: %lark {{\n  start: %json {schema}\n}}");
+    assert!(!accepts(&nested, "{\"\\u0061\": \"x\"}"));
+    for before in ["\"%json {\" ", "/%json \\{/ ", "\"\\\"%json{\" "] {
+        let text = before.trim_matches(|c| "\"/ ".contains(c)).replace('\\', "");
+        let lark = format!("// %json {{\nstart: {before} %json {schema} # %json {{");
+        assert!(accepts(&lark, &format!("{text}{{\"a\": 1}}")), "{lark}");
+        assert!(!accepts(&lark, &format!("{text}{{\"\\u0061\": \"x\"}}")), "{lark}");
+    }
+    // Booleans, and options that the grammar sets itself.
+    assert!(accepts("start: %json true", "\"x\""));
+    assert!(!accepts("start: %json true", "\"\\u0061\""));
+    let own = r#"start: %json {"x-guidance": {"whitespace_flexible": false}, "items": {}}"#;
+    assert!(accepts(own, "[1,2]") && !accepts(own, "[\"\\u0061\"]"));
+}
+
+#[test]
+fn keywords_of_json_in_lark_are_refused_by_name() {
+    assert_eq!(
+        refused(r#"start: %json {"x-guidance": {"lenient": true}, "not": {}}"#),
+        "grammar: %json: /x-guidance/lenient: keyword not supported"
+    );
+    assert_eq!(
+        refused(r#"start: %json {"x-guidance": {"json_allowed_escapes": "nu"}}"#),
+        "grammar: %json: /x-guidance/json_allowed_escapes: \"u\", allowed: of nrbtf\\\""
+    );
+    assert_eq!(
+        refused(r#"start: %json {"x-guidance": 1}"#),
+        "grammar: %json: /x-guidance: allowed: a JSON object"
+    );
+    assert_eq!(
+        refused(r#"start: %json {"properties": {"a": {"enum": ["\u0001"]}}}"#),
+        "grammar: %json: /properties/a/enum: control characters not supported"
+    );
+    assert!(refused(r#"start: %json {"items": {"minProperties": 5}}"#).contains("/items/minProperties"));
+    assert!(refused("start: %json 12").contains("a JSON object or boolean"));
+    // Lines of errors are those of the client.
+    assert!(refused("start: %json {\n\n}\n other").contains("4("));
+}

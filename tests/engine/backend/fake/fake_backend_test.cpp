@@ -134,6 +134,24 @@ TEST_F(FakeBackendTest, AdaptersChangeTheAnswerAndTheirRowsAreTheirs) {
   EXPECT_DEATH(run(with(work(b, 5), LoraId())), "a past row has another LoRA adapter");
 }
 
+TEST_F(FakeBackendTest, APageGoesToTheHostAndBack) {
+  const Pass a = pass({1, 2, 3, 4, 5}), b = pass({5, 6}), none = pass({});
+  run(work(a, 0));
+  std::vector<std::byte> host(static_cast<size_t>(backend_.shape(ModelId(0)).page_bytes));
+  Move save;
+  save.kind = Move::kSave;
+  save.from = {ModelId(0), PageId(0), 0};
+  save.host = host.data();
+  Move load;
+  load.kind = Move::kLoad;
+  load.to = {ModelId(0), PageId(5), 0};
+  load.host = host.data();
+  run(work(none, 0), {save, freed(Store::kKv, 0), load});
+  Work w = work(b, 4);
+  w.pages = test::page_table(5, 2);
+  EXPECT_EQ(token(run(std::move(w))), expected({1, 2, 3, 4, 5, 6}));
+}
+
 TEST_F(FakeBackendTest, TakesItsTime) {
   const Pass a = pass({1, 2, 3});
   const BatchResult r = run(work(a, 0));

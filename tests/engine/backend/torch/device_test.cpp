@@ -60,6 +60,44 @@ TEST(TorchDevice, ChosenIsTheTokenFed) {
   }
 }
 
+// Pages go to the host and into other pages, also of another device, and keep every bit.
+TEST(TorchDevice, SavedPagesContinueTheirSequence) {
+  const auto text = random_tokens(8, 64, 3);
+  const Pass more = reading_last(chain_pass(6, random_tokens(3, 64, 4)));
+  Driver d(tiny_model());
+  Sequence fresh = d.sequence();
+  d.run(fresh, chain_pass(6, text));
+  const std::vector<std::byte> saved = d.save(fresh);
+  EXPECT_EQ(saved.size(), 2 * static_cast<size_t>(d.shape().page_bytes));
+  EXPECT_FALSE(d.shape().page_format.empty());
+  const Rows expected = logprobs(d.run(fresh, more));
+
+  Driver other(tiny_model());
+  EXPECT_EQ(other.shape().page_format, d.shape().page_format);
+  for (Driver* to : {&d, &other}) {
+    Sequence restored = to->load(saved, 8);
+    EXPECT_EQ(to->save(restored), saved);
+    EXPECT_EQ(logprobs(to->run(restored, more)), expected);
+  }
+}
+
+TEST(TorchDevice, PagesBeyondThePoolAreRefused) {
+  Driver d(tiny_model());
+  std::vector<std::byte> host(static_cast<size_t>(d.shape().page_bytes));
+  for (const auto& [model, page] : {std::pair{d.model(), PageId(1 << 20)},
+                                    {d.model(), PageId()},
+                                    {ModelId(1 << 20), PageId(0)}}) {
+    Batch batch;
+    Move& m = batch.moves.emplace_back();
+    m.kind = Move::kSave;
+    m.from = {model, page, 0};
+    m.host = host.data();
+    std::promise<BatchResult> done;
+    d.device().launch(batch, [&](BatchResult r) { done.set_value(std::move(r)); });
+    EXPECT_TRUE(absl::IsInternal(done.get_future().get().status));
+  }
+}
+
 // Drafts of an early layer with their distributions kept on the device, verified at the top.
 TEST(TorchDevice, AgainstAcceptsWhatTheTargetWouldSay) {
   Driver d(tiny_model());

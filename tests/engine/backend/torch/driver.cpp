@@ -132,6 +132,7 @@ Work Driver::lower(const Item& item) {
   w.pages = s.pages;
   w.frontier_pages = s.frontier_pages;
   w.embeds = item.embeds;
+  w.late = item.late;
   int out = 0;
   for (size_t r = 0; r < pass.read.size(); ++r) {
     for (size_t i = 0; i < pass.read[r].rows.size(); ++i, ++out) {
@@ -150,6 +151,35 @@ Work Driver::lower(const Item& item) {
   std::fill(s.done.begin() + w.past, s.done.end(), w.to);
   s.done.insert(s.done.end(), static_cast<size_t>(w.count), w.to);
   return w;
+}
+
+std::vector<std::byte> Driver::save(const Sequence& s) {
+  const auto bytes = static_cast<size_t>(shape().page_bytes);
+  std::vector<std::byte> host(s.pages.size() * bytes);
+  for (size_t i = 0; i < s.pages.size(); ++i) {
+    Move& m = moves_.emplace_back();
+    m.kind = Move::kSave;
+    m.from = {s.model, s.pages[i], 0};
+    m.host = host.data() + i * bytes;
+  }
+  run_moves();
+  return host;
+}
+
+Sequence Driver::load(std::vector<std::byte> pages, int rows) {
+  const auto bytes = static_cast<size_t>(shape().page_bytes);
+  Sequence s = sequence();
+  grow(s, rows, /*frontier=*/false);
+  EXPECT_EQ(pages.size(), s.pages.size() * bytes);
+  for (size_t i = 0; i < s.pages.size(); ++i) {
+    Move& m = moves_.emplace_back();
+    m.kind = Move::kLoad;
+    m.to = {s.model, s.pages[i], 0};
+    m.host = pages.data() + i * bytes;
+  }
+  run_moves();
+  s.done.assign(static_cast<size_t>(rows), layers());
+  return s;
 }
 
 BatchResult Driver::launch(const Batch& batch) {

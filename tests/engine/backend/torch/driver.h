@@ -4,6 +4,8 @@
 // and slots fails.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -68,6 +70,7 @@ class Driver {
     int first_value = 0;  // hidden output o goes to place first_value + o of the pool
     std::vector<Work::Embed> embeds = {};  // where its kEmbed rows lie
     const Sequence* memory = nullptr;
+    std::atomic<bool>* late = nullptr;
   };
   // All in one batch, so of one model, with the moves that wait. results: by item.
   std::vector<WorkResult> run(std::span<const Item> items);
@@ -86,6 +89,10 @@ class Driver {
   // Copies all rows of another device's sequence into `to`, which is empty.
   void copy(const Sequence& from, Sequence& to);
   void run_moves() { run(std::span<const Item>{}); }
+  // The bytes of the sequence's pages, as Move::kSave leaves them.
+  std::vector<std::byte> save(const Sequence& s);
+  // A sequence of these pages, with `rows` rows of all layers.
+  Sequence load(std::vector<std::byte> pages, int rows);
 
   static TicketId new_ticket();
 

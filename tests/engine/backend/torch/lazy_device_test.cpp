@@ -113,6 +113,27 @@ TEST_F(LazyDevice, AnswersAreTheSameInEveryOrder) {
   }
 }
 
+// A page that is saved in the batch after the one that fills it, and loaded before a pass reads it.
+TEST_F(LazyDevice, PagesGoToTheHostAndBackInOrder) {
+  const auto scenario = [](const std::shared_ptr<TorchShared>& shared) {
+    Driver d(tiny(), shared, 0, kSize);
+    Sequence fresh = d.sequence();
+    d.run(fresh, text_pass(3, 8, 1));
+    Sequence restored = d.load(d.save(fresh), 8);
+    Rows said;
+    append(said, d.run(restored, reading(text_pass(3, 2, 3), 1)));
+    append(said, d.run(fresh, reading(text_pass(3, 2, 3), 1)));
+    return said;
+  };
+  const Rows rows = scenario(std::make_shared<TorchShared>());
+  EXPECT_EQ(rows[0], rows[1]);
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    LazyDevices devices({.seed = seed, .eager = seed % 2 == 1});
+    EXPECT_EQ(scenario(shared_of(devices)), rows);
+    EXPECT_EQ(devices.fault(), "");
+  }
+}
+
 // Without peer access, the host waits for the other device and copies through its memory.
 TEST_F(LazyDevice, AnswersAreTheSameWithoutPeers) {
   for (uint64_t seed = 0; seed < 2; ++seed) {

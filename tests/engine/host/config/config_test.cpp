@@ -246,6 +246,21 @@ TEST_F(ConfigTest, StatisticsFile) {
   EXPECT_EQ(config->statistics_file, "/deploy/learned/m");
 }
 
+TEST_F(ConfigTest, PrefixStore) {
+  const std::string model = "models { name: \"m\" fake {} } ";
+  const auto none = parse_deployment(model, "/deploy/d.textproto");
+  EXPECT_EQ(none->prefix_store, "");
+  EXPECT_EQ(none->prefix_store_bytes, int64_t{1} << 30);
+  const auto config = parse_deployment(
+      model + "server { prefix_store: \"kv\" prefix_store_bytes: 1048577 }", "/deploy/d.textproto");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->prefix_store, "/deploy/kv");
+  EXPECT_EQ(config->prefix_store_bytes, 1048577);
+  const auto small = parse_deployment(model + "server { prefix_store_bytes: 1 }", "f");
+  EXPECT_EQ(small.status().message(),
+            "f:1: server.prefix_store_bytes: 1; allowed: [1048576, 1099511627776]");
+}
+
 // Every format of the schema is one that the parser knows.
 TEST_F(ConfigTest, ToolAndReasoningFormats) {
   const auto* const formats = config::v1::Deployment::ToolFormat_descriptor();
@@ -281,6 +296,88 @@ TEST_F(ConfigTest, LayersAndExtrasOfAModel) {
   EXPECT_EQ(model.extras[0].name, "head");
   EXPECT_TRUE(model.extras[0].path.ends_with("models/little"));
   EXPECT_EQ(model.extras[1].name, "masks");
+}
+
+TEST_F(ConfigTest, DeploymentsOfAModelShareItsAdapters) {
+  const auto config = parse(R"(
+    models { name: "m" path: "../models/big" } models { name: "s" path: "../models/little" }
+    deployments { name: "a" large: "m"
+      adapters { name: "sql" path: "../models/little" } adapters { name: "law" path: "../deploy" } }
+    deployments { name: "b" large: "m" small: "s"
+      adapters { name: "law" path: "../deploy/" } adapters { name: "sql" path: "../models/big" } }
+  )");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const std::vector<ExtraConfig>& loras = config->models[0].loras;
+  ASSERT_EQ(loras.size(), 3U) << "each path once";
+  EXPECT_TRUE(loras[0].path.ends_with("models/little"));
+  EXPECT_TRUE(loras[1].path.ends_with("deploy"));
+  EXPECT_TRUE(loras[2].path.ends_with("models/big"));
+  EXPECT_TRUE(config->models[1].loras.empty());
+  const auto ids = [&](size_t deployment) {
+    std::vector<std::pair<std::string, int>> out;
+    for (const AdapterConfig& a : config->deployments[deployment].adapters) {
+      out.emplace_back(a.name, a.id.value);
+    }
+    return out;
+  };
+  using Ids = std::vector<std::pair<std::string, int>>;
+  EXPECT_EQ(ids(0), (Ids{{"sql", 0}, {"law", 1}}));
+  EXPECT_EQ(ids(1), (Ids{{"law", 1}, {"sql", 2}}));
+}
+
+TEST_F(ConfigTest, FakeModelsHaveAdaptersWithoutFiles) {
+  const auto config = parse(R"(models { name: "m" fake {} }
+    deployments { name: "a" large: "m" adapters { name: "x" } adapters { name: "y" } }
+    deployments { name: "b" large: "m" adapters { name: "y" } })");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->models[0].loras.size(), 2U);
+  EXPECT_EQ(config->deployments[1].adapters[0].id, LoraId(1));
+}
+
+TEST_F(ConfigTest, WrongAdapters) {
+  const auto with = [this](const std::string& adapters, const std::string& model = "") {
+    return error("models { name: \"m\" " + (model.empty() ? "path: \"../models/big\"" : model) +
+                 " }\ndeployments { name: \"d\" large: \"m\"\n" + adapters + "\n}");
+  };
+  const std::string file = "/deploy/d.textproto:3: deployments[0].adapters";
+  EXPECT_EQ(with("adapters { name: \"a:b\" path: \".\" }"),
+            file + "[0].name: \"a:b\"; allowed: 1 to 64 of letters, digits and . _ - /");
+  EXPECT_EQ(with("adapters { path: \".\" }"),
+            file + "[0].name: \"\"; allowed: 1 to 64 of letters, digits and . _ - /");
+  EXPECT_EQ(with("adapters { name: \"a\" path: \".\" } adapters { name: \"a\" path: \".\" }"),
+            file + "[1].name: \"a\"; allowed: a name that no other adapter of the deployment has");
+  EXPECT_EQ(with("adapters { name: \"d\" path: \".\" }"),
+            file + "[0].name: \"d\"; allowed: a name that no deployment has");
+  EXPECT_EQ(with("adapters { name: \"a\" }"),
+            file + "[0].path: \"\"; allowed: a directory that exists");
+  EXPECT_EQ(with("adapters { name: \"a\" path: \"none\" }"),
+            file + "[0].path: \"/deploy/none\"; allowed: a directory that exists");
+  EXPECT_EQ(with("adapters { name: \"a\" path: \"x\" }", "fake {}"),
+            file + "[0].path: \"x\"; allowed: unset for a fake model");
+}
+
+TEST_F(ConfigTest, AdaptersByFlags) {
+  ModelFlags flags;
+  flags.models = {"m=" + folder_ + "/models/big"};
+  flags.adapters = {"sql=" + folder_ + "/models/little", folder_ + "/deploy"};
+  const auto config = from_models(flags);
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->models[0].loras.size(), 2U);
+  EXPECT_EQ(config->deployments[0].adapters[0].name, "sql");
+  EXPECT_EQ(config->deployments[0].adapters[1].name, "deploy");
+  EXPECT_EQ(config->deployments[0].adapters[1].id, LoraId(1));
+  const auto refused = [&](std::vector<std::string> adapters) {
+    flags.adapters = std::move(adapters);
+    return std::string(from_models(flags).status().message());
+  };
+  EXPECT_EQ(refused({"m=" + folder_}),
+            "--adapter name: \"m\"; allowed: a name that is not taken already");
+  EXPECT_EQ(refused({"a:b=" + folder_}),
+            "--adapter name: \"a:b\"; allowed: 1 to 64 of letters, digits and . _ - /");
+  EXPECT_EQ(refused({"a=none"}), "--adapter a: \"none\"; allowed: a directory that exists");
+  flags.models.push_back("n=" + folder_ + "/models/little");
+  EXPECT_EQ(refused({"a=" + folder_}),
+            "--adapter: \"a=" + folder_ + "\"; allowed: unset with several --model");
 }
 
 TEST_F(ConfigTest, ShardsAreLayersOfTheFirstDeviceAndOfOthers) {

@@ -237,6 +237,99 @@ TEST_F(Plans, ModelsInTheirRoles) {
   EXPECT_EQ(plan_method(d, bild({{"early_exit", true}}), true, 1)->cast->roles[1].model, large_.id);
 }
 
+// A deployment with every method and the adapter "sql".
+class AdaptedPlans : public Plans {
+ protected:
+  AdaptedPlans() {
+    AdapterShape masks, projector;
+    masks.name = "masks";
+    masks.masks = 3;
+    projector.name = "projector";
+    projector.source = 8;
+    projector.layer = 2;
+    large_.shape.adapters = {masks};
+    small_.shape.adapters = {projector};
+    large_.pool.frontier_pages = small_.pool.frontier_pages = 64;
+  }
+
+  Deployment adapted(DeploymentConfig config = {}) const {
+    config.methods["bild"] = {{"early_exit_layer", 2}};
+    config.methods["bita"] = {{"adapter", std::string("masks")}};
+    config.methods["ppd"] = {{"exit_layer", 2}, {"workers", std::vector<std::string>{"small"}}};
+    config.methods["llm_to_slm"] = {{"adapter", std::string("projector")}};
+    Deployment d = deployment(true, std::move(config));
+    DeploymentAdapter& sql = d.adapters.emplace_back();
+    sql.name = "sql";
+    sql.id = LoraId(3);
+    return d;
+  }
+  static GenerateRequest with_sql(GenerateRequest request) {
+    request.adapter = "sql";
+    return request;
+  }
+};
+
+TEST_F(AdaptedPlans, TheLargeModelHasTheAdapterUnderTheSameContract) {
+  const Deployment d = adapted();
+  for (const GenerateRequest& request :
+       {asking(kAutoregressive), beams(4), speculative({}), ngram({}), bild({}),
+        bild({{"early_exit", true}}), asking("bita"), asking("llm_to_slm", {{"speculative", true}}),
+        asking(kAuto)}) {
+    const auto base = plan_method(d, request, true, 1);
+    const auto plan = plan_method(d, with_sql(request), true, 1);
+    ASSERT_TRUE(base.ok() && plan.ok()) << request.method << plan.status();
+    EXPECT_EQ(plan->method, base->method);
+    EXPECT_EQ(plan->contract, base->contract) << request.method;
+    ASSERT_EQ(plan->cast->roles.size(), base->cast->roles.size());
+    for (const CastRole& role : base->cast->roles) EXPECT_EQ(role.lora, LoraId());
+    for (const CastRole& role : plan->cast->roles) {
+      EXPECT_EQ(role.lora, role.model == large_.id ? LoraId(3) : LoraId()) << request.method;
+    }
+    EXPECT_EQ(plan->cast->has_edges(), base->cast->has_edges());
+  }
+}
+
+TEST_F(AdaptedPlans, MethodsThatCannotUseAnAdapterAreRefusedByName) {
+  const Deployment d = adapted();
+  const std::string others =
+      "; offered with an adapter: speculative, autoregressive, ngram, bild, bita";
+  const struct {
+    GenerateRequest request;
+    std::string text;
+  } cases[] = {
+      {asking("ppd"),
+       "method: ppd with adapter \"sql\": its workers run the large model's layers without the "
+       "adapter"},
+      {asking("llm_to_slm"),
+       "method: llm_to_slm with adapter \"sql\": its projector was trained for hidden states "
+       "without an adapter"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_TRUE(plan_method(d, c.request, true, 1).ok());
+    const auto plan = plan_method(d, with_sql(c.request), true, 1);
+    EXPECT_EQ(plan.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(message(plan.status()), c.text + others);
+  }
+}
+
+TEST_F(AdaptedPlans, AutoAndRemediesPassOverThem) {
+  for (const char* refused : {"ppd", "llm_to_slm"}) {
+    DeploymentConfig config;
+    config.default_method = refused;
+    const Deployment d = adapted(config);
+    EXPECT_EQ(plan_method(d, asking(kAuto), true, 1)->method, refused);
+    const auto plan = plan_method(d, with_sql(asking(kAuto)), true, 1);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_NE(plan->method, refused);
+    EXPECT_EQ(plan->contract, Contract::kExact);
+  }
+  GenerateRequest lossy = with_sql(bild({{"rollback_threshold", 5.0}}));
+  lossy.require_contract = Contract::kExact;
+  const std::string why = message(plan_method(adapted(), lossy, true, 1).status());
+  EXPECT_NE(why.find("method bita"), std::string::npos) << why;
+  EXPECT_EQ(why.find("method ppd"), std::string::npos) << why;
+}
+
 TEST_F(Plans, ExactIsReportedOnlyIfItHolds) {
   const Deployment d = deployment(true);
   const struct {

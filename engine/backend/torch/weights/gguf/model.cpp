@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
+#include "engine/backend/torch/weights/convert.h"
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/gguf/names.h"
 #include "engine/backend/torch/weights/hf/fields.h"
@@ -29,6 +30,8 @@ using nlohmann::json;
 
 constexpr char kShortFactors[] = "rope_factors_short.weight";
 constexpr char kLongFactors[] = "rope_factors_long.weight";
+constexpr char kLabels[] = "cls.output.weight";
+constexpr std::array<const char*, 2> kDense{"dense_2.weight", "dense_3.weight"};
 
 const GgufArch* find_arch(GgufFields& fields) {
   const std::string name = fields.text("general.architecture", std::nullopt);
@@ -268,7 +271,77 @@ TensorView view_of(const GgufTensor& tensor) {
   return view;
 }
 
+double cosine(std::span<const float> a, std::span<const float> b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ab += double{a[i]} * b[i];
+    aa += double{a[i]} * a[i];
+    bb += double{b[i]} * b[i];
+  }
+  return aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 0;
+}
+
+// A file of Qwen3-Reranker has the rows "yes" and "no" of the output matrix, and never that matrix.
+// It can be served if the rows are those of the embedding, up to the rounding of block types.
+absl::Status check_labels(const Gguf& gguf, GgufFields& fields) {
+  const GgufTensor* const labels = find_tensor(gguf, kLabels);
+  const GgufTensor* const embedding = find_tensor(gguf, "token_embd.weight");
+  if (labels == nullptr || embedding == nullptr || embedding->shape.size() != 2 ||
+      find_tensor(gguf, "output.weight") != nullptr) {
+    return absl::OkStatus();
+  }
+  const int64_t width = embedding->shape[1];
+  const std::string key = absl::StrCat(fields.name(), ": ", kLabels);
+  const std::vector<int64_t> shape = {2, width};
+  if (labels->shape != shape) {
+    return out_of_range(key, shape_text(labels->shape), shape_text(shape));
+  }
+  const std::vector<std::string_view> tokens = fields.texts("tokenizer.ggml.tokens");
+  TANDEM_RETURN_IF_ERROR(fields.status());
+  std::vector<float> label(static_cast<size_t>(width)), row(static_cast<size_t>(width));
+  for (const auto& [at, word] : {std::pair(0, "yes"), std::pair(1, "no")}) {
+    const auto token = std::find(tokens.begin(), tokens.end(), word) - tokens.begin();
+    if (token >= std::min<int64_t>(embedding->shape[0], std::ssize(tokens))) {
+      return out_of_range(absl::StrCat(key, ": token"), quote_value(word), "tokens of the file");
+    }
+    TANDEM_RETURN_IF_ERROR(to_float(view_of(*labels), at * width, label));
+    TANDEM_RETURN_IF_ERROR(to_float(view_of(*embedding), token * width, row));
+    if (const double same = cosine(label, row); same < 0.9) {
+      return out_of_range(
+          absl::StrCat(key, ": cosine similarity to the embedding of ", quote_value(word)), same,
+          "0.9 to 1, as the file has no output matrix");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<DenseLayer>> gguf_dense(const Gguf& gguf, absl::string_view name) {
+  std::vector<DenseLayer> layers;
+  GgufFields fields(gguf, name);
+  if (fields.text("general.architecture", "") != kEmbeddingGemma) return layers;
+  for (const char* const part : kDense) {
+    const GgufTensor* const tensor = find_tensor(gguf, part);
+    if (tensor == nullptr) continue;
+    const std::vector<int64_t>& shape = tensor->shape;
+    if (shape.size() != 2 || std::max(shape[0], shape[1]) > kMaxDenseWidth) {
+      return out_of_range(absl::StrCat(name, ": ", part), shape_text(shape),
+                          absl::StrCat("a matrix of widths up to ", kMaxDenseWidth));
+    }
+    DenseLayer layer{.in = static_cast<int>(shape[1]), .out = static_cast<int>(shape[0])};
+    if (!layers.empty() && layers.back().out != layer.in) {
+      return out_of_range(absl::StrCat(name, ": ", part, ": inputs"), layer.in,
+                          absl::StrCat(layers.back().out, ", the width before it"));
+    }
+    const TensorView view = view_of(*tensor);
+    layer.weight.resize(static_cast<size_t>(view.elements()));
+    TANDEM_RETURN_IF_ERROR(
+        annotate(to_float(view, 0, layer.weight), absl::StrCat(name, ": ", part)));
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
 
 absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view name) {
   GgufFields fields(gguf, name);
@@ -312,7 +385,10 @@ absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view
     config["attention_bias"] = find_tensor(gguf, "blk.0.attn_q.bias") != nullptr;
   }
   const std::string_view name_of = arch->gguf;
-  if (name_of == "gemma3") read_gemma3(fields, prefix, head_dim, config);
+  if (name_of == "gemma3" || name_of == kEmbeddingGemma) {
+    read_gemma3(fields, prefix, head_dim, config);
+    config["use_bidirectional_attention"] = name_of == kEmbeddingGemma;
+  }
   if (name_of == "gpt2") read_gpt2(config);
   if (name_of == "falcon") read_falcon(gguf, config);
   if (name_of == "phi3") read_phi3(gguf, fields, prefix, head_dim, config);
@@ -352,12 +428,19 @@ absl::StatusOr<std::map<std::string, TensorView>> gguf_tensors(const Gguf& gguf,
   TANDEM_RETURN_IF_ERROR(fields.status());
   const GgufVariant variant{.two_norms = find_tensor(gguf, "blk.0.attn_norm_2.weight") != nullptr,
                             .gated = find_tensor(gguf, "dec.blk.0.ffn_gate.weight") != nullptr};
+  const bool reranker = std::string_view(arch->gguf) == "qwen3";
+  if (reranker) TANDEM_RETURN_IF_ERROR(check_labels(gguf, fields));
   std::map<std::string, TensorView> views;
   for (const auto& [tensor_name, tensor] : gguf.tensors) {
+    if (reranker && tensor_name == kLabels) continue;
     // Part of the configuration.
     if (tensor_name == "rope_freqs.weight") continue;
     if (std::string_view(arch->gguf) == "phi3" &&
         (tensor_name == kShortFactors || tensor_name == kLongFactors)) {
+      continue;
+    }
+    if (std::string_view(arch->gguf) == kEmbeddingGemma &&
+        std::find(kDense.begin(), kDense.end(), tensor_name) != kDense.end()) {
       continue;
     }
     const size_t dot = tensor_name.rfind('.');

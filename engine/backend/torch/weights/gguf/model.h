@@ -8,12 +8,14 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/backend/torch/weights/gguf/gguf.h"
 #include "engine/backend/torch/weights/hf/config.h"
 #include "engine/backend/torch/weights/safetensors/safetensors.h"
+#include "engine/base/embedding.h"
 
 namespace tandem {
 
@@ -27,5 +29,9 @@ absl::StatusOr<std::string> gguf_generation_json(const Gguf& gguf, absl::string_
 // Tensors by Transformers' names. INVALID_ARGUMENT: a tensor that belongs to no part of the model.
 absl::StatusOr<std::map<std::string, TensorView>> gguf_tensors(const Gguf& gguf,
                                                                absl::string_view name);
+
+// The Dense modules of EmbeddingGemma, in order and without activation; empty: the file has none.
+// INVALID_ARGUMENT: they do not fit each other, or have a block with a non-finite scale.
+absl::StatusOr<std::vector<DenseLayer>> gguf_dense(const Gguf& gguf, absl::string_view name);
 
 }  // namespace tandem

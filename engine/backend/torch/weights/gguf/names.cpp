@@ -73,12 +73,15 @@ constexpr GgufArch llama_like(const char* gguf, const char* model_type, const ch
           .hf_layer = "model.layers."};
 }
 
-constexpr std::array<GgufArch, 8> kArchs = [] {
+constexpr std::array<GgufArch, 9> kArchs = [] {
   GgufArch llama = llama_like("llama", "llama", "LlamaForCausalLM");
   llama.permuted = true;
   GgufArch gemma3 = llama_like("gemma3", "gemma3_text", "Gemma3ForCausalLM");
   gemma3.norms_plus_1 = true;
   gemma3.more_layer_parts = kGemmaLayer;
+  GgufArch embedding_gemma = gemma3;
+  embedding_gemma.gguf = kEmbeddingGemma;
+  embedding_gemma.name = "Gemma3TextModel";
   GgufArch phi3 = llama_like("phi3", "phi3", "Phi3ForCausalLM");
   phi3.layer_parts = kPhi3Layer;
   const GgufArch gpt2{.gguf = "gpt2",
@@ -110,6 +113,7 @@ constexpr std::array<GgufArch, 8> kArchs = [] {
                     llama_like("qwen2", "qwen2", "Qwen2ForCausalLM"),
                     llama_like("qwen3", "qwen3", "Qwen3ForCausalLM"),
                     gemma3,
+                    embedding_gemma,
                     phi3,
                     gpt2,
                     falcon,

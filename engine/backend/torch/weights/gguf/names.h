@@ -7,6 +7,10 @@
 
 namespace tandem {
 
+// EmbeddingGemma: Gemma 3 without output matrix, with bidirectional attention, and with Dense
+// modules behind the pooling if the converter was told to keep them.
+inline constexpr char kEmbeddingGemma[] = "gemma-embedding";
+
 struct GgufArch {
   struct Part {
     std::string_view gguf, hf;

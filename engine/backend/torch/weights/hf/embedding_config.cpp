@@ -1,5 +1,6 @@
 #include "engine/backend/torch/weights/hf/embedding_config.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -10,6 +11,8 @@
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/convert.h"
 #include "engine/backend/torch/weights/gguf/file.h"
+#include "engine/backend/torch/weights/gguf/model.h"
+#include "engine/backend/torch/weights/gguf/names.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/backend/torch/weights/mapped_file.h"
 #include "engine/base/status.h"
@@ -19,7 +22,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxDenseWidth = 1 << 20;
+constexpr const char* kModules = "modules.json";
+constexpr const char* kPrompts = "config_sentence_transformers.json";
 constexpr char kTanh[] = "torch.nn.modules.activation.Tanh";
 constexpr char kIdentity[] = "torch.nn.modules.linear.Identity";
 
@@ -157,17 +161,58 @@ absl::Status read_prompts(const std::string& text, const std::string& path,
   return fields.status();
 }
 
+using Reader = absl::Status (*)(const std::string&, const std::string&, EmbeddingSettings*);
+
+// Reads `file` of `directory`, if it exists. Returns whether it does.
+absl::StatusOr<bool> read_beside(const std::string& directory, const char* file, Reader read,
+                                 EmbeddingSettings* settings) {
+  const std::string path = absl::StrCat(directory, "/", file);
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> text, read_optional(path));
+  if (text.has_value()) TANDEM_RETURN_IF_ERROR(read(*text, path, settings));
+  return text.has_value();
+}
+
+// GGUF has no key for prompts. These are those of the original models.
+std::map<std::string, std::string> known_prompts(const std::string& architecture, bool pools_last) {
+  if (architecture == kEmbeddingGemma) {
+    return {{"query", "task: search result | query: "},
+            {"document", "title: none | text: "},
+            {"Classification", "task: classification | query: "},
+            {"Clustering", "task: clustering | query: "},
+            {"InstructionRetrieval", "task: code retrieval | query: "},
+            {"STS", "task: sentence similarity | query: "},
+            {"Summarization", "task: summarization | query: "}};
+  }
+  if (architecture == "qwen3" && pools_last) {  // Qwen3-Embedding
+    return {{"query",
+             "Instruct: Given a web search query, retrieve relevant passages that answer the "
+             "query\nQuery:"},
+            {"document", ""}};
+  }
+  return {};
+}
+
 absl::StatusOr<EmbeddingSettings> gguf_embedding(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::open(path));
   GgufFields fields(gguf.content, path);
   // 0: none, 1: mean, 2: the first token, 3: the last, 4: a reranker's.
-  const std::string key =
-      absl::StrCat(fields.text("general.architecture", std::nullopt), ".pooling_type");
-  const int64_t type = fields.integer(key, 3, 0, 4);
+  const std::string architecture = fields.text("general.architecture", std::nullopt);
+  const std::string key = absl::StrCat(architecture, ".pooling_type");
+  const bool has_type = fields.present(key);
+  const int64_t type = fields.integer(key, architecture == kEmbeddingGemma ? 1 : 3, 0, 4);
   TANDEM_RETURN_IF_ERROR(fields.status());
   EmbeddingSettings settings;
+  // The converter drops the files of Sentence Transformers. They may lie beside the GGUF file.
+  const size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash);
+  TANDEM_RETURN_IF_ERROR(read_beside(directory, kModules, read_modules, &settings).status());
+  TANDEM_ASSIGN_OR_RETURN(const bool has_prompts,
+                          read_beside(directory, kPrompts, read_prompts, &settings));
+  if (!has_prompts) settings.prompts = known_prompts(architecture, has_type && type == 3);
   if (type == 1) settings.pooling = Pooling::kMean;
   if (type == 2) settings.pooling = Pooling::kFirst;
+  TANDEM_ASSIGN_OR_RETURN(std::vector<DenseLayer> dense, gguf_dense(gguf.content, path));
+  if (!dense.empty()) settings.dense = std::move(dense);
   return settings;
 }
 
@@ -176,16 +221,10 @@ absl::StatusOr<EmbeddingSettings> gguf_embedding(const std::string& path) {
 absl::StatusOr<EmbeddingSettings> load_embedding_config(const std::string& directory) {
   if (is_gguf(directory)) return gguf_embedding(directory);
   EmbeddingSettings settings;
-  const struct {
-    const char* file;
-    absl::Status (*read)(const std::string&, const std::string&, EmbeddingSettings*);
-  } files[] = {{"1_Pooling/config.json", read_pooling},
-               {"modules.json", read_modules},
-               {"config_sentence_transformers.json", read_prompts}};
+  const std::pair<const char*, Reader> files[] = {
+      {"1_Pooling/config.json", read_pooling}, {kModules, read_modules}, {kPrompts, read_prompts}};
   for (const auto& [file, read] : files) {
-    const std::string path = absl::StrCat(directory, "/", file);
-    TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> text, read_optional(path));
-    if (text.has_value()) TANDEM_RETURN_IF_ERROR(read(*text, path, &settings));
+    TANDEM_RETURN_IF_ERROR(read_beside(directory, file, read, &settings).status());
   }
   return settings;
 }

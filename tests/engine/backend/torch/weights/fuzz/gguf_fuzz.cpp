@@ -49,6 +49,9 @@ void parse(const std::string& file) {
   } else {
     tandem::fuzz::check_refusal(tokenizer.status());
   }
+  if (const auto dense = tandem::gguf_dense(*gguf, "f"); !dense.ok()) {
+    tandem::fuzz::check_refusal(dense.status());
+  }
   const auto views = gguf_tensors(*gguf, "f");
   if (!views.ok()) return tandem::fuzz::check_refusal(views.status());
   for (const auto& [name, view] : *views) read_all(view);
@@ -57,7 +60,7 @@ void parse(const std::string& file) {
 const std::vector<std::string>& good_files() {
   static const std::vector<std::string> files = [] {
     std::vector<std::string> all;
-    for (const char* arch : {"llama", "qwen2", "qwen3", "gemma3"}) {
+    for (const char* arch : {"llama", "qwen2", "qwen3", "gemma3", "gemma-embedding"}) {
       all.push_back(tandem::test::tiny_gguf(arch).file());
     }
     auto blocks = tandem::test::tiny_gguf();

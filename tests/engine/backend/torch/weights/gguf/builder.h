@@ -141,12 +141,17 @@ inline GgufBuilder tiny_gguf(const std::string& arch = "llama") {
     b.tensor(layer + "attn_q.bias", {2 * d}).tensor(layer + "attn_k.bias", {d});
     b.tensor(layer + "attn_v.bias", {d});
   }
-  if (arch == "qwen3" || arch == "gemma3") {
+  const bool gemma = arch.starts_with("gemma");
+  if (arch == "qwen3" || gemma) {
     b.tensor(layer + "attn_q_norm.weight", {d}).tensor(layer + "attn_k_norm.weight", {d});
   }
-  if (arch == "gemma3") {
+  if (gemma) {
     b.tensor(layer + "post_attention_norm.weight", {4});
     b.tensor(layer + "post_ffw_norm.weight", {4});
+  }
+  if (arch == "gemma-embedding") {
+    b.set(arch + ".pooling_type", 1u);
+    b.tensor("dense_2.weight", {6, 4}).tensor("dense_3.weight", {4, 6});
   }
   return b;
 }

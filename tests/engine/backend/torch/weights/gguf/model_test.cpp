@@ -21,6 +21,7 @@ using test::GgufBuilder;
 using test::tiny_gguf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 struct Parsed {
   explicit Parsed(const GgufBuilder& b) : file(b.file()) {
@@ -78,6 +79,99 @@ TEST(GgufConfig, OtherArchitectures) {
   EXPECT_EQ(gemma["query_pre_attn_scalar"], 4);
 }
 
+TEST(GgufConfig, EmbeddingGemma) {
+  const test::TempDir dir;
+  GgufBuilder b = tiny_gguf("gemma-embedding");
+  b.set("gemma-embedding.attention.sliding_window", 512u);
+  const std::string path = dir.write("m.gguf", b.file());
+  const auto config = load_hf_config(path);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model_type, "gemma3_text");
+  EXPECT_TRUE(config->bidirectional);
+  EXPECT_TRUE(config->headless);
+  EXPECT_EQ(config->window, 257) << "256 rows on each side, and the row itself";
+  const auto checkpoint = Checkpoint::open(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_NE(checkpoint->find("model.layers.0.pre_feedforward_layernorm.weight"), nullptr);
+  for (const std::string& name : checkpoint->names()) EXPECT_THAT(name, Not(HasSubstr("dense")));
+  EXPECT_EQ(config_of(tiny_gguf("gemma3"))["use_bidirectional_attention"], false);
+}
+
+TEST(GgufDense, OnlyOfEmbeddingGemma) {
+  for (const char* arch : {"gemma3", "qwen3"}) {
+    const Parsed p(tiny_gguf(arch).tensor("dense_2.weight", {6, 4}));
+    EXPECT_TRUE(gguf_dense(p.gguf, "f")->empty());
+    EXPECT_THAT(std::string(gguf_tensors(p.gguf, "f").status().message()),
+                HasSubstr("tensor \"dense_2.weight\" [6, 4]: belongs to no part"));
+  }
+  GgufBuilder b = tiny_gguf("gemma-embedding");
+  std::erase_if(b.tensors, [](const auto& t) { return t.name.starts_with("dense"); });
+  EXPECT_TRUE(gguf_dense(Parsed(b).gguf, "f")->empty());
+  b.tensor("dense_2.weight", {2, 3}, {1, 2, 3, 4, 5, 6}).tensor("dense_3.weight", {1, 2}, {7, 8});
+  const auto layers = gguf_dense(Parsed(b).gguf, "f");
+  ASSERT_TRUE(layers.ok()) << layers.status();
+  ASSERT_EQ(layers->size(), 2U);
+  EXPECT_EQ(layers->at(0).in, 3);
+  EXPECT_EQ(layers->at(0).out, 2);
+  EXPECT_THAT(layers->at(0).weight, ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(layers->at(1).weight, ElementsAre(7, 8));
+  EXPECT_FALSE(layers->at(0).tanh);
+}
+
+TEST(GgufDense, Errors) {
+  const auto error = [](const std::string& name, std::vector<int64_t> shape) {
+    GgufBuilder b = tiny_gguf("gemma-embedding");
+    std::erase_if(b.tensors, [&](const auto& t) { return t.name == name; });
+    const Parsed p(b.tensor(name, std::move(shape)));
+    return std::string(gguf_dense(p.gguf, "f").status().message());
+  };
+  EXPECT_EQ(error("dense_2.weight", {4}),
+            "f: dense_2.weight: [4]; allowed: a matrix of widths up to 1048576");
+  EXPECT_EQ(error("dense_2.weight", {1 << 21, 1}),
+            "f: dense_2.weight: [2097152, 1]; allowed: a matrix of widths up to 1048576");
+  EXPECT_EQ(error("dense_3.weight", {4, 5}),
+            "f: dense_3.weight: inputs: 5; allowed: 6, the width before it");
+}
+
+// Rows of the tokens "a", "yes" and "no", width 4.
+GgufBuilder reranker(const std::vector<float>& labels) {
+  GgufBuilder b = tiny_gguf("qwen3");
+  std::erase_if(b.tensors, [](const auto& t) { return t.name == "token_embd.weight"; });
+  b.set("tokenizer.ggml.tokens",
+        std::vector<std::string>{"a", "yes", "no", "b", "c", "d", "e", "f"});
+  std::vector<float> rows(32);
+  rows[4] = rows[9] = 1;
+  rows[5] = 0.5f;
+  b.tensor("token_embd.weight", {8, 4}, rows);
+  return b.tensor("cls.output.weight", {2, 4}, labels);
+}
+
+TEST(GgufReranker, LabelsThatAreRowsOfTheEmbeddingAreLeftOut) {
+  const Parsed p(reranker({1, 0.5f, 0, 0, 0, 0.9f, 0, 0.1f}));
+  const auto tensors = gguf_tensors(p.gguf, "f");
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  EXPECT_EQ(tensors->size(), p.gguf.tensors.size() - 1);
+}
+
+TEST(GgufReranker, LabelsOfAnotherMatrixAreRefused) {
+  const auto error = [](const GgufBuilder& b) {
+    return std::string(gguf_tensors(Parsed(b).gguf, "f").status().message());
+  };
+  // The rows in the other order.
+  EXPECT_THAT(error(reranker({0, 1, 0, 0, 1, 0.5f, 0, 0})),
+              HasSubstr("f: cls.output.weight: cosine similarity to the embedding of \"yes\": "));
+  EXPECT_THAT(error(reranker({0, 0, 0, 0, 0, 0, 0, 0})), HasSubstr("as the file has no output"));
+  GgufBuilder b = reranker({1, 0.5f, 0, 0, 0, 1, 0, 0});
+  b.tensors.back().shape = {1, 8};
+  EXPECT_EQ(error(b), "f: cls.output.weight: [1, 8]; allowed: [2, 4]");
+  b = reranker({1, 0.5f, 0, 0, 0, 1, 0, 0});
+  b.set("tokenizer.ggml.tokens", std::vector<std::string>{"a", "yes", "b", "c", "d", "e", "f"});
+  EXPECT_EQ(error(b), "f: cls.output.weight: token: \"no\"; allowed: tokens of the file");
+  // Another architecture has no such tensor.
+  EXPECT_THAT(error(tiny_gguf("llama").tensor("cls.output.weight", {2, 4})),
+              HasSubstr("belongs to no part"));
+}
+
 TEST(GgufConfig, T5) {
   GgufBuilder b = tiny_gguf("t5");
   EXPECT_EQ(config_error(b),
@@ -126,8 +220,8 @@ TEST(GgufConfig, Errors) {
     std::string message;
   } cases[] = {
       {tiny_gguf("mamba"),
-       "f: general.architecture: \"mamba\"; allowed: llama, qwen2, qwen3, gemma3, phi3, gpt2, "
-       "falcon, t5"},
+       "f: general.architecture: \"mamba\"; allowed: llama, qwen2, qwen3, gemma3, "
+       "gemma-embedding, phi3, gpt2, falcon, t5"},
       {tiny_gguf().erase("llama.block_count"),
        "f: llama.block_count: missing; allowed: integers from 1 to 1000"},
       {tiny_gguf().set("llama.block_count", 0u),

@@ -156,6 +156,60 @@ TEST(EmbeddingConfig, PoolingTypeOfGguf) {
               HasSubstr("pooling_type: 5; allowed: integers from 0 to 4"));
 }
 
+TEST(EmbeddingConfig, DenseModulesOfGguf) {
+  const test::TempDir folder;
+  const test::GgufBuilder file = test::tiny_gguf("gemma-embedding");
+  const std::string path = folder.write("model.gguf", file.file());
+  const auto loaded = load_embedding_config(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->pooling, Pooling::kMean);
+  EXPECT_TRUE(loaded->normalize);
+  ASSERT_EQ(loaded->dense.size(), 2U);
+  EXPECT_EQ(loaded->dense[0].out, 6);
+  EXPECT_EQ(loaded->width(4), 4);
+
+  test::GgufBuilder bad = test::tiny_gguf("gemma-embedding");
+  bad.tensors.pop_back();
+  bad.tensor("dense_3.weight", {4, 5});
+  EXPECT_THAT(
+      std::string(load_embedding_config(folder.write("bad.gguf", bad.file())).status().message()),
+      HasSubstr("bad.gguf: dense_3.weight: inputs: 5; allowed: 6"));
+}
+
+TEST(EmbeddingConfig, PromptsOfGguf) {
+  const test::TempDir folder;
+  test::GgufBuilder qwen = test::tiny_gguf("qwen3");
+  EXPECT_TRUE(load_embedding_config(folder.write("chat.gguf", qwen.file()))->prompts.empty());
+  const std::string path = folder.write("m.gguf", qwen.set("qwen3.pooling_type", 3u).file());
+  const auto known = load_embedding_config(path)->prompts;
+  EXPECT_THAT(known,
+              testing::UnorderedElementsAre(
+                  Pair("document", ""),
+                  Pair("query", HasSubstr("relevant passages that answer the query\nQuery:"))));
+  const std::string gemma = folder.write("gemma.gguf", test::tiny_gguf("gemma-embedding").file());
+  EXPECT_THAT(load_embedding_config(gemma)->prompts,
+              testing::Contains(Pair("query", "task: search result | query: ")));
+  // Files beside it take precedence.
+  folder.write("config_sentence_transformers.json", R"({"prompts": {"query": "Find: "}})");
+  for (const std::string& file : {path, gemma}) {
+    EXPECT_THAT(load_embedding_config(file)->prompts, ElementsAre(Pair("query", "Find: ")));
+  }
+  folder.write("config_sentence_transformers.json", "[]");
+  EXPECT_FALSE(load_embedding_config(path).ok());
+}
+
+TEST(EmbeddingConfig, ModulesBesideGguf) {
+  const test::TempDir folder;
+  folder.write("modules.json", module_list(""));
+  const std::string path = folder.write("m.gguf", test::tiny_gguf("qwen3").file());
+  EXPECT_FALSE(load_embedding_config(path)->normalize) << "no such module";
+  folder.write("modules.json",
+               module_list(R"(,{"type": "sentence_transformers.models.Normalize"})"));
+  EXPECT_TRUE(load_embedding_config(path)->normalize);
+  folder.write("modules.json", module_list(R"(,{"type": "a.models.LSTM"})"));
+  EXPECT_FALSE(load_embedding_config(path).ok());
+}
+
 TEST(EmbeddingConfig, WhatWouldChangeTheEmbeddingIsRefused) {
   EXPECT_THAT(error(kPooling, R"({"pooling_mode_max_tokens": true})"),
               HasSubstr("pooling_mode_max_tokens"));
