@@ -243,7 +243,7 @@ TEST(PrefixIndex, SharedPagesAreListedByTheirLastUse) {
   EXPECT_EQ(shared_texts(f.index, 2), (std::vector<Tokens>{{1, 1}, {1, 1, 2, 2}}));
   EXPECT_EQ(shared_texts(f.index, 0), std::vector<Tokens>());
   f.index.use(c);
-  EXPECT_EQ(shared_texts(f.index, 1), std::vector<Tokens>{{5, 5}});
+  EXPECT_EQ(shared_texts(f.index, 1), (std::vector<Tokens>{{5, 5}}));
   f.index.use(b);
   EXPECT_EQ(shared_texts(f.index),
             (std::vector<Tokens>{{1, 1}, {1, 1, 4, 4}, {5, 5}, {1, 1, 2, 2}}));
@@ -271,7 +271,7 @@ TEST(PrefixIndex, ANameIsOfOnePageAtOneTime) {
   EXPECT_FALSE(f.index.knows(listed[1].name));
   EXPECT_EQ(f.leave({1, 1, 2, 2}), pages) << "the same rows in the same page";
   EXPECT_FALSE(f.index.knows(listed[1].name));
-  EXPECT_EQ(shared_texts(f.index), std::vector<Tokens>{{1, 1}}) << "not used again yet";
+  EXPECT_EQ(shared_texts(f.index), (std::vector<Tokens>{{1, 1}})) << "not used again yet";
 }
 
 TEST(PrefixIndexDeathTest, BooksThatDoNotAddUp) {
