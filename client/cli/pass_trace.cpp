@@ -85,7 +85,9 @@ Json chrome_trace(const std::vector<Compared>& all) {
     Process process(++pid, one.method, &events);
     std::vector<const v1::PassRecord*> passes;
     for (const v1::PassRecord& pass : trace.passes()) passes.push_back(&pass);
-    std::ranges::stable_sort(passes, {}, [](const v1::PassRecord* p) { return p->start_us(); });
+    std::ranges::sort(passes, {}, [](const v1::PassRecord* p) {
+      return std::pair(p->start_us(), p->pass_number());
+    });
     for (const v1::PassRecord* const pass : passes) process.add(*pass);
   }
   Json out;

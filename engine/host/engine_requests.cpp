@@ -19,6 +19,7 @@
 #include "engine/host/requests/resolve_constraint.h"
 #include "engine/host/requests/stream.h"
 #include "engine/sched/admission_queue.h"
+#include "engine/sched/pass_trace.h"
 
 namespace tandem {
 namespace {

@@ -19,11 +19,12 @@
 #include "engine/base/outcome.h"
 #include "engine/base/sampling_params.h"
 #include "engine/base/settings.h"
-#include "engine/sched/pass_trace.h"
 #include "engine/text/answer_parser.h"
 #include "engine/text/grammar.h"
 
 namespace tandem {
+
+struct PassTrace;  // engine/sched/pass_trace.h
 
 // Methods have the names of the protos, such as "ngram" (engine/host/methods/registry.h).
 inline constexpr char kAuto[] = "auto";                      // the engine chooses
@@ -226,6 +227,7 @@ struct MethodInfo {
   Contract greedy = Contract::kExact;  // at temperature 0
   Contract sampled = Contract::kExact;
   Settings parameters;  // the deployment's defaults
+  bool refuses_adapters = false;
 };
 struct ModelInDeployment {
   std::string role;  // "large", "small"
