@@ -1,6 +1,6 @@
 """Measures the prefix store: time to first token of a system prompt after a restart.
 
-    python -m bench.peers.warm_start [--model PATH] [--pairs 7] [--write]
+    python -m bench.peers.warm_start --model PATH [--pairs 7] [--server PATH]
 
 Turns alternate between a server with --prefix-store and one without. Each turn starts a server and sends one
 request: 2,000 tokens of a system prompt, which an earlier server has shared, and 16 others. Figures are
@@ -35,7 +35,7 @@ def turn(binary: Path, model: Path, store: Path | None, own: list[int]):
     the cached tokens and the tokens."""
     flags = [f"--prefix-store={store}"] if store else []
     begin = time.perf_counter()
-    with serving.server(binary, models={"m": model}, more=flags) as client:
+    with serving.server(binary, models={"m": model}, dtype="auto", more=flags) as client:
         start = time.perf_counter() - begin
         answers = []
         for number in own:
@@ -53,7 +53,7 @@ def turn(binary: Path, model: Path, store: Path | None, own: list[int]):
 
 def main(arguments=None) -> int:
     parser = cli.parser(__doc__, PAGE)
-    parser.add_argument("--model", type=Path, default=ROOT / "models" / "code-large")
+    parser.add_argument("--model", type=Path, required=True, help="with room for 2,040 tokens")
     parser.add_argument("--server", type=Path, default=serving.BINARY)
     parser.add_argument("--pairs", type=int, default=7)
     args = parser.parse_args(arguments)

@@ -211,6 +211,7 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
     offered->set_method(method_to_proto(method.method));
     offered->set_greedy_contract(contract_to_proto(method.greedy));
     offered->set_sampled_contract(contract_to_proto(method.sampled));
+    offered->set_refuses_adapters(method.refuses_adapters);
     defaults_to_proto(method, offered);
     parameters_to_proto(method, offered);
   }

@@ -365,7 +365,17 @@ std::string model_json(const v1::Model& model, int64_t created) {
 
 std::string adapter_json(const std::string& id, const v1::Model& parent, const v1::Adapter& adapter,
                          int64_t created) {
-  return model_object(id, full_name(parent, adapter), json_string(parent.name()), adapter, created);
+  v1::Model details = parent;
+  details.set_name(id);
+  details.clear_adapters();
+  *details.add_adapters() = adapter;
+  details.clear_methods();
+  for (const v1::OfferedMethod& method : parent.methods()) {
+    if (!method.refuses_adapters()) *details.add_methods() = method;
+    if (method.method() != parent.default_method() || !method.refuses_adapters()) continue;
+    details.set_default_method(v1::METHOD_AUTOREGRESSIVE);
+  }
+  return model_object(id, full_name(parent, adapter), json_string(parent.name()), details, created);
 }
 
 std::string models_json(const std::vector<v1::Model>& models, int64_t created) {

@@ -128,7 +128,7 @@ class Events {
 
 // Entries of GET /v1/models. `created`: the server's start, in seconds since 1970.
 std::string model_json(const v1::Model& model, int64_t created);
-// An adapter of `parent`; `id` is a name of it in requests.
+// An adapter of `parent`, with the methods that it allows; `id` is a name of it in requests.
 std::string adapter_json(const std::string& id, const v1::Model& parent, const v1::Adapter& adapter,
                          int64_t created);
 // The deployments, each followed by its adapters. The id of an adapter is its name, or

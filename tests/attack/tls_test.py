@@ -47,6 +47,7 @@ class Tls:
                 self.tls.do_handshake()
                 break
             except ssl.SSLWantReadError:
+                self.socket.sendall(self.outgoing.read())
                 self.incoming.write(self._receive())
         self.socket.sendall(self.outgoing.read())
 

@@ -10,7 +10,7 @@ pytest.importorskip("grpc_tools")
 from tests.attack.harness import Api  # noqa: E402
 from tests.faults import faults  # noqa: E402
 
-POINTS = 8
+POINTS = 5
 
 
 @pytest.fixture(scope="module")

@@ -251,11 +251,18 @@ def test_metrics_and_log_name_the_adapter(fake_server):
     assert set(served) == {("fake", "sql"), ("fake", "law"), ("pair", "law")}
     assert served["fake", "sql"] >= 1
     assert served["pair", "law"] >= 1
-    with urllib.request.urlopen(f"http://{fake_server.http}/metrics/gateway", timeout=60) as page:
-        gateway = page.read().decode()
-    assert re.search(
-        r'vllm:lora_requests_info\{max_lora="3",running_lora_adapters="",waiting_lora_adapters=""\} \d',
-        gateway,
+    info = (
+        r'vllm:lora_requests_info\{max_lora="3",running_lora_adapters="",'
+        r'waiting_lora_adapters=""\} \d'
     )
-    assert re.search(r"event=call .* model=pair .*adapter=law", fake_server.log_text())
-    assert re.search(r"event=call .* model=sql .*adapter=sql", fake_server.log_text())
+    fake_server.until(lambda: re.search(info, gateway_page(fake_server)), "no request runs")
+    for line in (
+        r"event=call .* model=pair .*adapter=law",
+        r"event=call .* model=sql .*adapter=sql",
+    ):
+        fake_server.until(lambda line=line: re.search(line, fake_server.log_text()), line)
+
+
+def gateway_page(server):
+    with urllib.request.urlopen(f"http://{server.http}/metrics/gateway", timeout=60) as page:
+        return page.read().decode()

@@ -160,7 +160,7 @@ export function Chat({models}: {models: Model[]}) {
     answers.set(message, answer);
     const controller = new AbortController();
     const id = history.id;
-    update(id, (one) => ({...one, title: one.title || (before[0]?.content ?? "").slice(0, 60), messages: [...before, message]}));
+    update(id, (one) => ({...one, title: (before[0]?.content ?? "").slice(0, 60), messages: [...before, message]}));
     setRunning({history: id, message, controller});
     await run(answer, chat ? "v1/chat/completions" : "v1/completions", body, controller.signal);
     message.content = answer.text;

@@ -151,10 +151,12 @@ export function Compare({models}: {models: Model[]}) {
 
   useEffect(() => saveText("compare.prompt", prompt), [prompt]);
   useEffect(() => saveSettings("compare", settings), [settings]);
-  // At first, every method of the model.
+  // At first, every method of the model. The first variant is the reference.
   useEffect(() => {
     if (!model) return;
-    setVariants(methodsOf(model).map((one) => variantOf(model.id, methodWord(one.method))));
+    const words = methodsOf(model).map((one) => methodWord(one.method));
+    words.sort((a, b) => Number(b === "autoregressive") - Number(a === "autoregressive"));
+    setVariants(words.map((word) => variantOf(model.id, word)));
   }, [model?.id]);
 
   const start = async () => {

@@ -100,7 +100,7 @@ std::vector<MethodInfo> offers_of(const DeploymentConfig& config,
     const auto method = d.entry->with(config, {});
     offers.push_back({d.entry->name, contract_on(*d.entry, method->contract(true), batch_invariant),
                       contract_on(*d.entry, method->contract(false), batch_invariant),
-                      method->settings()});
+                      method->settings(), !method->no_lora().empty()});
   }
   const auto first =
       std::ranges::find(offers, default_of(config, declared, offers), &MethodInfo::method);

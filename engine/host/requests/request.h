@@ -227,6 +227,7 @@ struct MethodInfo {
   Contract greedy = Contract::kExact;  // at temperature 0
   Contract sampled = Contract::kExact;
   Settings parameters;  // the deployment's defaults
+  bool refuses_adapters = false;
 };
 struct ModelInDeployment {
   std::string role;  // "large", "small"

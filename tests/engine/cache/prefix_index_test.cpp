@@ -130,7 +130,7 @@ TEST(PrefixIndex, ACollisionIsNotAHit) {
     EXPECT_EQ(f.known(tokens), expected);
   }
   // Different roots collide as well, as all pages have one hash.
-  EXPECT_EQ(f.known({0, 0}, {"salt", AdapterId(), ""}), 0U);
+  EXPECT_EQ(f.known({0, 0}, {.salt = "salt"}), 0U);
   while (f.pool.cached() > 0) f.evict();
   EXPECT_EQ(f.index.size(), 0U);
 }
@@ -198,7 +198,7 @@ TEST(PrefixIndex, APageIsEvictedWithItsSuccessors) {
 TEST(PrefixIndex, ForgetsAll) {
   Fixture f;
   f.leave({1, 1, 2, 2});
-  const auto used = f.run({1, 1, 3, 3}, {"salt", AdapterId(), ""});
+  const auto used = f.run({1, 1, 3, 3}, {.salt = "salt"});
   std::vector<PageId> freed;
   f.index.clear(&freed);
   EXPECT_EQ(freed.size(), 2U);
@@ -243,7 +243,7 @@ TEST(PrefixIndex, SharedPagesAreListedByTheirLastUse) {
   EXPECT_EQ(shared_texts(f.index, 2), (std::vector<Tokens>{{1, 1}, {1, 1, 2, 2}}));
   EXPECT_EQ(shared_texts(f.index, 0), std::vector<Tokens>());
   f.index.use(c);
-  EXPECT_EQ(shared_texts(f.index, 1), std::vector<Tokens>{{5, 5}});
+  EXPECT_EQ(shared_texts(f.index, 1), (std::vector<Tokens>{{5, 5}}));
   f.index.use(b);
   EXPECT_EQ(shared_texts(f.index),
             (std::vector<Tokens>{{1, 1}, {1, 1, 4, 4}, {5, 5}, {1, 1, 2, 2}}));
@@ -251,8 +251,8 @@ TEST(PrefixIndex, SharedPagesAreListedByTheirLastUse) {
 
 TEST(PrefixIndex, OnlyPagesOfThePlainRootAreListed) {
   Fixture f(64);
-  for (const PrefixRoot& root :
-       {PrefixRoot{"ann", AdapterId(), ""}, {"", AdapterId(0), ""}, {"", AdapterId(), "source"}}) {
+  for (const PrefixRoot& root : {PrefixRoot{.salt = "ann"}, PrefixRoot{.adapter = AdapterId(0)},
+                                 PrefixRoot{.lora = LoraId(0)}, PrefixRoot{.source = "x"}}) {
     f.index.use(f.leave({1, 1, 2, 2}, root));
   }
   EXPECT_EQ(f.index.shared(100).size(), 0U);
@@ -271,7 +271,7 @@ TEST(PrefixIndex, ANameIsOfOnePageAtOneTime) {
   EXPECT_FALSE(f.index.knows(listed[1].name));
   EXPECT_EQ(f.leave({1, 1, 2, 2}), pages) << "the same rows in the same page";
   EXPECT_FALSE(f.index.knows(listed[1].name));
-  EXPECT_EQ(shared_texts(f.index), std::vector<Tokens>{{1, 1}}) << "not used again yet";
+  EXPECT_EQ(shared_texts(f.index), (std::vector<Tokens>{{1, 1}})) << "not used again yet";
 }
 
 TEST(PrefixIndexDeathTest, BooksThatDoNotAddUp) {
@@ -280,8 +280,7 @@ TEST(PrefixIndexDeathTest, BooksThatDoNotAddUp) {
   EXPECT_DEATH(f.index.insert({}, pages[0], Tokens{2, 2}, pages[0]), "broken invariant");
   const PageId page = f.pool.take();
   EXPECT_DEATH(f.index.insert({}, pages[0], Tokens{2}, page), "broken invariant") << "not full";
-  EXPECT_DEATH(f.index.insert({"salt", AdapterId(), ""}, pages[0], Tokens{2, 2}, page),
-               "broken invariant")
+  EXPECT_DEATH(f.index.insert({.salt = "salt"}, pages[0], Tokens{2, 2}, page), "broken invariant")
       << "across roots";
   f.pool.release(page);
   f.give_back(pages);

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/backend/fake/timer.h"
+#include "engine/base/clock.h"
 #include "tests/engine/decode/random_constraint.h"
 
 namespace tandem::test {

@@ -339,16 +339,25 @@ TEST(OpenAiAnswer, ModelsSayWhatTheyOffer) {
 }
 
 TEST(OpenAiAnswer, AdaptersAreListedBehindTheirParents) {
-  const auto a =
-      from<v1::Model>("name: 'a' adapters { name: 'sql' rank: 8 } adapters { name: 'law' }");
+  const auto a = from<v1::Model>(
+      "name: 'a' default_method: METHOD_PPD adapters { name: 'sql' rank: 8 } "
+      "adapters { name: 'law' } methods { method: METHOD_AUTOREGRESSIVE } "
+      "methods { method: METHOD_PPD refuses_adapters: true }");
   const auto b = from<v1::Model>("name: 'b' adapters { name: 'law' }");
   const json all = json::parse(models_json({a, b}, 7))["data"];
   std::vector<std::string> listed;
-  for (const json& m : all) listed.push_back(json({m["id"], m["root"], m["parent"]}).dump());
+  for (const json& m : all) listed.push_back(json::array({m["id"], m["root"], m["parent"]}).dump());
   EXPECT_EQ(listed, (std::vector<std::string>{R"(["a","a",null])", R"(["sql","a:sql","a"])",
                                               R"(["a:law","a:law","a"])", R"(["b","b",null])",
                                               R"(["b:law","b:law","b"])"}));
-  EXPECT_EQ(all[1]["tandem"]["rank"], 8);
+  EXPECT_EQ(all[1]["tandem"]["name"], "sql");
+  EXPECT_EQ(all[1]["tandem"]["adapters"].size(), 1U);
+  EXPECT_EQ(all[1]["tandem"]["adapters"][0]["rank"], 8);
+  EXPECT_EQ(all[0]["tandem"]["methods"].size(), 2U);
+  EXPECT_EQ(all[0]["tandem"]["default_method"], "METHOD_PPD");
+  EXPECT_EQ(all[1]["tandem"]["methods"].size(), 1U);
+  EXPECT_EQ(all[1]["tandem"]["methods"][0]["method"], "METHOD_AUTOREGRESSIVE");
+  EXPECT_EQ(all[1]["tandem"]["default_method"], "METHOD_AUTOREGRESSIVE");
   EXPECT_EQ(json::parse(adapter_json("sql", a, a.adapters(0), 7)), all[1]);
 }
 

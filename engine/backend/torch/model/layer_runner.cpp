@@ -68,7 +68,7 @@ void LayerRunner::attend_memory(const DecoderWeights::Layer& l, at::Tensor& x,
   at::Tensor& attended = attended_.rows(x.size(0));
   l.cross_q.into(query, {x, l.cross_norm, normed_.rows(x.size(0))});
   ops_.attention(attended, query, memory.rows, memory.kv, scale_, DistanceBias());
-  add_output(x, l.cross_o, attended, Norm());
+  l.cross_o.add_to(x, attended, projected_.rows(x.size(0)));
 }
 
 void LayerRunner::feed_forward(const DecoderWeights::Layer& l, const at::Tensor& x,

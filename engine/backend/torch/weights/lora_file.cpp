@@ -343,21 +343,23 @@ absl::StatusOr<std::optional<T>> value_of(const ByModule<T>& pattern, const std:
 absl::Status check_targets(const Config& config, const std::string& path, const Places& places,
                            const std::set<std::string, std::less<>>& adapted) {
   if (!config.targets) return absl::OkStatus();
+  const auto is_listed = [&](absl::string_view module, const Place& place) {
+    return matches(*config.targets, module) &&
+           (!config.layers || config.layers->contains(place.layer));
+  };
+  for (const std::string& module : adapted) {
+    if (is_listed(module, places.find(module)->second)) continue;
+    return out_of_range(absl::StrCat(path, ": target_modules"),
+                        absl::StrCat("without module ", quote_value(module)),
+                        absl::StrCat("the modules that ", kWeights, " has tensors of"));
+  }
+  if (!config.excluded) return absl::OkStatus();
   for (const auto& [module, place] : places) {
-    const bool here = adapted.contains(module);
-    const bool listed = matches(*config.targets, module) &&
-                        (!config.layers || config.layers->contains(place.layer));
-    if (here && !listed) {
-      return out_of_range(absl::StrCat(path, ": target_modules"),
-                          absl::StrCat("without module ", quote_value(module)),
-                          absl::StrCat("the modules that ", kWeights, " has tensors of"));
-    }
-    const bool excluded = !config.excluded || matches(*config.excluded, module);
-    if (listed && !here && !excluded) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": target_modules has module ", quote_value(module), ", but ",
-                       kWeights, " has no tensors of it: missing ", kPrefix, module, kA));
-    }
+    if (!is_listed(module, place) || adapted.contains(module)) continue;
+    if (matches(*config.excluded, module)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": target_modules has module ", quote_value(module), ", but ", kWeights,
+                     " has no tensors of it: missing ", kPrefix, module, kA));
   }
   return absl::OkStatus();
 }

@@ -62,13 +62,13 @@ Pass with_masks(const Golden& golden, const Driver& driver, size_t first, int ma
   return pass;
 }
 
-class MaskRows : public testing::TestWithParam<const char*> {
+class MaskRowsRead : public testing::TestWithParam<const char*> {
  protected:
   const Golden golden_{GetParam()};
 };
 
 // The whole text in one pass, and its last rows behind a cache: pages of any size.
-TEST_P(MaskRows, EqualTransformers) {
+TEST_P(MaskRowsRead, EqualTransformers) {
   for (const int page_rows : {4, 16, 7}) {
     for (const size_t first : {size_t{0}, size_t{12}}) {
       Driver driver = golden_.load(page_rows);
@@ -101,7 +101,7 @@ TEST_P(MaskRows, EqualTransformers) {
 
 // docs/reliability.md, oracle 6, bit by bit and in every type: mask rows change neither the other
 // rows nor the cache.
-TEST_P(MaskRows, ChangeNoOtherRows) {
+TEST_P(MaskRowsRead, ChangeNoOtherRows) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
     if (!test_device_holds(dtype)) continue;
     Driver driver = golden_.load(16, dtype);
@@ -128,7 +128,7 @@ TEST_P(MaskRows, ChangeNoOtherRows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MaskRows, testing::Values("llama3", "mistral", "qwen2"),
+INSTANTIATE_TEST_SUITE_P(Models, MaskRowsRead, testing::Values("llama3", "mistral", "qwen2"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

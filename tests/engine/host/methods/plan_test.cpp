@@ -312,6 +312,14 @@ TEST_F(AdaptedPlans, MethodsThatCannotUseAnAdapterAreRefusedByName) {
   }
 }
 
+TEST_F(AdaptedPlans, OffersSayWhichMethodsRefuseThem) {
+  std::vector<std::string> refusing;
+  for (const MethodInfo& m : adapted().methods) {
+    if (m.refuses_adapters) refusing.push_back(m.method);
+  }
+  EXPECT_THAT(refusing, ElementsAre("ppd", "llm_to_slm"));
+}
+
 TEST_F(AdaptedPlans, AutoAndRemediesPassOverThem) {
   for (const char* refused : {"ppd", "llm_to_slm"}) {
     DeploymentConfig config;

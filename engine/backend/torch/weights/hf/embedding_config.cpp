@@ -161,10 +161,10 @@ absl::Status read_prompts(const std::string& text, const std::string& path,
   return fields.status();
 }
 
+using Reader = absl::Status (*)(const std::string&, const std::string&, EmbeddingSettings*);
+
 // Reads `file` of `directory`, if it exists. Returns whether it does.
-absl::StatusOr<bool> read_beside(const std::string& directory, const char* file,
-                                 absl::Status (*read)(const std::string&, const std::string&,
-                                                      EmbeddingSettings*),
+absl::StatusOr<bool> read_beside(const std::string& directory, const char* file, Reader read,
                                  EmbeddingSettings* settings) {
   const std::string path = absl::StrCat(directory, "/", file);
   TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> text, read_optional(path));
@@ -221,9 +221,9 @@ absl::StatusOr<EmbeddingSettings> gguf_embedding(const std::string& path) {
 absl::StatusOr<EmbeddingSettings> load_embedding_config(const std::string& directory) {
   if (is_gguf(directory)) return gguf_embedding(directory);
   EmbeddingSettings settings;
-  for (const auto& [file, read] :
-       {std::pair("1_Pooling/config.json", read_pooling), std::pair(kModules, read_modules),
-        std::pair(kPrompts, read_prompts)}) {
+  const std::pair<const char*, Reader> files[] = {
+      {"1_Pooling/config.json", read_pooling}, {kModules, read_modules}, {kPrompts, read_prompts}};
+  for (const auto& [file, read] : files) {
     TANDEM_RETURN_IF_ERROR(read_beside(directory, file, read, &settings).status());
   }
   return settings;
