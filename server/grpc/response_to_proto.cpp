@@ -93,7 +93,7 @@ void parameters_to_proto(const MethodInfo& in, v1::OfferedMethod* out) {
 
 void sampling_to_proto(const SamplingParams& defaults, v1::Model* out) {
   for (const SamplingParameter& p : kSamplingParameters) {
-    v1::Parameter* const parameter = out->add_sampling();
+    v1::Parameter* const parameter = out->add_sampling_parameters();
     parameter->set_name(p.name);
     parameter->set_allowed(p.allowed());
     parameter->set_meaning(absl::StrCat(p.help, *p.help ? "; " : "", p.off, ": ", p.off_means));

@@ -36,7 +36,7 @@ export interface Model {
     limits: {vocab_size: number; context_length: number; max_new_tokens: number};
     components: Component[];
     methods: OfferedMethod[];
-    sampling?: Parameter[];
+    sampling_parameters?: Parameter[];
   };
 }
 export interface Token {

@@ -63,7 +63,7 @@ function parsed(field: string, text: string): unknown {
 export function bodyOf(settings: Settings, model: Model, chat: boolean): Record<string, unknown> {
   const body: Record<string, unknown> = {model: model.id, stream: true, stream_options: {include_usage: true}};
   const tandem: Record<string, unknown> = {tokens: true, trace: true, ...methodMembers(model, settings.method, settings.methods)};
-  const sampling = valuesOf(model.tandem.sampling ?? [], settings.sampling);
+  const sampling = valuesOf(model.tandem.sampling_parameters ?? [], settings.sampling);
   for (const [name, value] of Object.entries(sampling)) (OF_OPENAI.has(name) ? body : tandem)[name] = value;
   const number = (text: string) => (Number.isFinite(Number(text)) ? Number(text) : text);
   const alternatives = settings.alternatives === "" ? 0 : number(settings.alternatives);

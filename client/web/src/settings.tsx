@@ -146,7 +146,7 @@ export function SamplingForm({model, value, onChange, full}: {
       <Field label={T.settings.maxTokens} help={T.settings.maxTokensHelp} value={value.maxTokens} onChange={set("maxTokens")} numeric />
       <details class="group">
         <summary>{T.settings.sampling}</summary>
-        <ParameterFields parameters={model?.tandem.sampling ?? []} values={value.sampling} onChange={(sampling) => onChange({...value, sampling})} />
+        <ParameterFields parameters={model?.tandem.sampling_parameters ?? []} values={value.sampling} onChange={(sampling) => onChange({...value, sampling})} />
         <Field label={T.settings.seed} help={T.settings.seedHelp} value={value.seed} onChange={set("seed")} numeric />
         <Field label={T.settings.stop} help={T.settings.stopHelp} value={value.stop} onChange={set("stop")} rows={2} />
         <Field label={T.settings.alternatives} help={T.settings.alternativesHelp} value={value.alternatives} onChange={set("alternatives")} numeric />

@@ -104,14 +104,14 @@ TEST(ResponseToProto, ParametersHaveTypesAndBounds) {
   EXPECT_EQ(pace.type(), v1::PARAMETER_TYPE_CHOICE);
   EXPECT_EQ(pace.choices(0), "PACE_FIXED");
   ASSERT_EQ(model.sampling_size(), static_cast<int>(kSamplingParameters.size()));
-  const v1::Parameter temperature = find(model.sampling(), "temperature");
+  const v1::Parameter temperature = find(model.sampling_parameters(), "temperature");
   EXPECT_EQ(temperature.default_value(), "0.7");
   EXPECT_EQ(temperature.max(), 100);
   EXPECT_FALSE(temperature.min_excluded());
-  const v1::Parameter top_p = find(model.sampling(), "top_p");
+  const v1::Parameter top_p = find(model.sampling_parameters(), "top_p");
   EXPECT_TRUE(top_p.min_excluded());
   EXPECT_EQ(top_p.default_value(), "") << "the engine sets all of them";
-  EXPECT_EQ(find(model.sampling(), "top_k").type(), v1::PARAMETER_TYPE_INTEGER);
+  EXPECT_EQ(find(model.sampling_parameters(), "top_k").type(), v1::PARAMETER_TYPE_INTEGER);
 }
 
 TEST(ResponseToProto, EveryContractRoundTrips) {

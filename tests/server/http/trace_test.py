@@ -171,7 +171,7 @@ def test_other_apis_refuse_them(api, name):
 def test_a_form_can_be_built_from_the_models(api):
     with urllib.request.urlopen(send(api, "/v1/models/pair"), timeout=60) as answer:
         model = json.load(answer)["tandem"]
-    for described in [*model["methods"], {"parameters": model["sampling"]}]:
+    for described in [*model["methods"], {"parameters": model["sampling_parameters"]}]:
         for parameter in described["parameters"]:
             kind = parameter["type"].removeprefix("PARAMETER_TYPE_")
             assert parameter["meaning"] and parameter["allowed"]
