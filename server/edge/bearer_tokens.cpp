@@ -21,7 +21,7 @@ bool equal_secrets(absl::string_view a, absl::string_view b) {
 }
 
 std::vector<absl::string_view> words_of(absl::string_view line) {
-  return absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  return absl::StrSplit(line, absl::ByAnyChar(" \t\v\f\r"), absl::SkipEmpty());
 }
 
 }  // namespace

@@ -43,6 +43,13 @@ TEST(BearerTokens, ACutOffFileIsRefused) {
             "f: the last line has no newline; allowed: complete lines");
 }
 
+// A header is stripped of all whitespace, so a token cannot begin with any.
+TEST(BearerTokens, AnyWhitespaceSeparates) {
+  const auto tokens = BearerTokens::parse("ann \v0123456789abcdef\r\n", "f");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(*tokens->check("Bearer 0123456789abcdef"), "ann");
+}
+
 TEST(BearerTokens, ATokenNamesOneClient) {
   EXPECT_EQ(std::string(BearerTokens::parse("ann 0123456789abcdef\n#\nbob 0123456789abcdef\n", "f")
                             .status()

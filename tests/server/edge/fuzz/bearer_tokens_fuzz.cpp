@@ -28,7 +28,7 @@ void run(const std::string& text) {
   const auto tokens = BearerTokens::parse(text, "f");
   if (!tokens.ok()) {
     fuzz::check_refusal(tokens.status());
-    for (const absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \t\n"))) {
+    for (const absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \t\v\f\r\n"))) {
       check(word.size() < BearerTokens::kMinTokenBytes ||
                 tokens.status().message().find(word) == absl::string_view::npos,
             "a token in an error", std::string(word));
@@ -40,7 +40,7 @@ void run(const std::string& text) {
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || line.front() == '#') continue;
     const std::vector<std::string> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+        absl::StrSplit(line, absl::ByAnyChar(" \t\v\f\r"), absl::SkipEmpty());
     const auto who = tokens->check("bearer  " + words.back());
     check(who.ok() && (words.size() == 1 || *who == words.front()), "another client",
           std::string(line));
