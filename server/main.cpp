@@ -70,6 +70,9 @@ constexpr auto kAfterGrace = std::chrono::seconds(5);
   std::abort();
 }
 
+// Runs before the constructors of static objects, which allocate memory before main().
+[[gnu::constructor(101)]] void handle_terminate() { std::set_terminate(&on_terminate); }
+
 // Converts signals to values, on a thread that never blocks elsewhere. Created before any other
 // thread, so that all threads inherit the signal mask.
 class Signals {
@@ -332,7 +335,6 @@ int run(const Options& options) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  std::set_terminate(&tandem::on_terminate);
   const std::vector<std::string> args(argv + 1, argv + argc);
   auto options = tandem::parse_options(args);
   if (!options.ok()) {

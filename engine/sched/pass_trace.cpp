@@ -73,7 +73,7 @@ void PassRecorder::ran(PassFlight* flight, const Work& work, const RanBatch& bat
 void PassRecorder::verified(int64_t accepted, int64_t rejected) {
   if (!large_kept_) return;
   PassRecord& record = trace_->passes[large_];
-  if (record.kind == PassKind::kDecode) record.kind = PassKind::kVerify;
+  record.kind = PassKind::kVerify;  // also where it reads the prompt again, after a preemption
   // Of two verifications by one pass, such as a run whose only token is trusted, both count.
   record.accepted += static_cast<int32_t>(accepted);
   record.rejected += static_cast<int32_t>(rejected);

@@ -16,7 +16,7 @@
 namespace tandem {
 
 enum class PassKind : uint8_t {
-  kPrefill,    // begins with rows of the prompt
+  kPrefill,    // begins with rows of the prompt, and verifies nothing
   kDraft,      // proposes tokens to the large model
   kVerify,     // the large model checks drafts
   kDecode,     // any other pass that makes tokens

@@ -100,6 +100,7 @@ void extension_from(absl::string_view object, v1::GenerateRequest* out, Violatio
   const auto method = in.string("method");
   const auto contract = in.string("contract");
   const bool tokens = in.boolean("tokens").value_or(false);
+  const auto trace = in.boolean("trace");
   const std::string rest = absl::StrCat("{", in.rest(), "}");
   const auto parsed = google::protobuf::util::JsonStringToMessage(rest, out);
   if (!parsed.ok()) {
@@ -112,6 +113,7 @@ void extension_from(absl::string_view object, v1::GenerateRequest* out, Violatio
   }
   check_names(*out, wrong);
   if (tokens) out->set_return_token_texts(true);
+  if (trace.has_value()) out->set_trace(*trace);
   if (method.has_value()) method_from(*method, out, wrong);
   if (contract.has_value()) contract_from(*contract, out, wrong);
 }

@@ -86,6 +86,7 @@ BOMBS = {
     "200 words that begin alike": {
         "grammar": "start: w*\nw: " + " | ".join(f"/a{{1,{i}}}b?/" for i in range(1, 200))
     },
+    "bytes that must follow without end": {"grammar": 'start: /b+/ "b"'},
     "2,000 choices": {"choice": {"texts": [f"{i:08}" * 20 for i in range(2000)]}},
 }
 REFUSED_OR_BOUNDED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)

@@ -346,7 +346,7 @@ const checks = {
       await finished(page);
       const violations = async (view) => {
         // Only colours differ between the schemes.
-        const rules = scheme === "light" ? {} : {runOnly: {type: "tag", values: ["cat.color"]}};
+        const rules = scheme === "light" ? {} : {runOnly: {type: "rule", values: ["color-contrast", "link-in-text-block"]}};
         const found = await page.evaluate((rules) => window.axe.run(document, {resultTypes: ["violations"], ...rules}), rules);
         for (const one of found.violations) notes.push(`${scheme} ${view}: ${one.id}: ${one.nodes.map((node) => node.html.slice(0, 120)).join(" | ")}`);
       };

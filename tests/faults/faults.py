@@ -54,7 +54,13 @@ class Known:
     reason: str
 
 
-KNOWN: tuple[Known, ...] = ()
+KNOWN = (
+    Known(
+        r"^\w+\n  faults\.so .*\n  lib(grpc|gpr|absl)\S* ",
+        "crash",
+        "gRPC and Abseil end the process with abort() and a message when a call of their own fails",
+    ),
+)
 
 
 @dataclass
@@ -468,9 +474,10 @@ def fresh(bench, phase):
     return process
 
 
-def fail_requests(bench, phase, which, points, on_point):
-    """Calls on_point for each; ends where the request has fewer calls. A server serves several points."""
-    process = None
+def fail_requests(process, phase, which, points, on_point):
+    """Calls on_point for each; ends where the request has fewer calls. A server serves several points,
+    `process` the first ones."""
+    bench = process.bench
     try:
         for n in points:
             process = process or fresh(bench, phase)
@@ -500,21 +507,6 @@ def fail_requests(bench, phase, which, points, on_point):
             process.kill()
 
 
-def count(bench, phase, which):
-    """Calls of the phase without a fault."""
-    if phase == "start":
-        assert fail_start(bench, which, 0) is None
-        return bench.control.calls
-    process = fresh(bench, phase)
-    try:
-        bench.control.arm(which, 0)
-        outcome, detail = act(process, phase)
-        assert outcome in ("answered", "reloaded"), detail
-        return bench.control.calls
-    finally:
-        process.kill()
-
-
 def spread(calls, points):
     """Numbers of calls from 1 to `calls`, evenly spread: at most `points`."""
     if calls <= points:
@@ -533,17 +525,30 @@ def learn(bench):
 
 
 def run(bench, phase, which, points, on_point):
-    """Numbers of calls counted. `points`: at most so many of them fail; None: each."""
-    calls = count(bench, phase, which)
-    numbers = range(1, 10**9) if points is None else spread(calls, points)
-    if phase != "start":
-        fail_requests(bench, phase, which, numbers, on_point)
+    """Number of calls without a fault. `points`: at most so many of them fail; None: each."""
+
+    def numbers(calls):
+        return range(1, 10**9) if points is None else spread(calls, points)
+
+    if phase == "start":
+        assert fail_start(bench, which, 0) is None
+        calls = bench.control.calls
+        for n in numbers(calls):
+            point = fail_start(bench, which, n)
+            if point is None:
+                break
+            on_point(point)
         return calls
-    for n in numbers:
-        point = fail_start(bench, which, n)
-        if point is None:
-            break
-        on_point(point)
+    process = fresh(bench, phase)
+    try:
+        bench.control.arm(which, 0)
+        outcome, detail = act(process, phase)
+        assert outcome in ("answered", "reloaded"), detail
+        calls = bench.control.calls
+    except BaseException:
+        process.kill()
+        raise
+    fail_requests(process, phase, which, numbers(calls), on_point)
     return calls
 
 

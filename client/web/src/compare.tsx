@@ -5,7 +5,7 @@ import {AnswerTokens, contractName, FigureLine, Legend, Problem, useAnswer} from
 import type {Model} from "./api";
 import {methodWord} from "./api";
 import {diff} from "./diff";
-import {bodyOf, methodsOf} from "./request";
+import {bodyOf, methodsOf, offeredMethod} from "./request";
 import {visible} from "./safe";
 import {Choice, Field, MethodForm, modelOptions, SamplingForm} from "./settings";
 import {loadSettings, loadText, saveSettings, saveText} from "./store";
@@ -29,7 +29,7 @@ let ids = 0;
 const variantOf = (model: string, method: string): Variant => ({id: ++ids, model, method, methods: {}});
 
 function nameOf(variant: Variant, model: Model | undefined, several: boolean): string {
-  const method = variant.method || T.settings.auto(methodWord(model?.tandem.default_method ?? ""));
+  const method = offeredMethod(model, variant.method) ? variant.method : T.settings.auto(methodWord(model?.tandem.default_method ?? ""));
   const set = Object.entries(variant.methods[variant.method] ?? {}).filter(([, value]) => value !== "");
   return [several ? `${variant.model}: ${method}` : method, ...set.map(([name, value]) => `${name}=${value}`)].join(" ");
 }

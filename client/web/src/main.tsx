@@ -1,6 +1,6 @@
 // The page: navigation, theme, the user's token, and the views.
 import {render} from "preact";
-import {useEffect, useRef, useState} from "preact/hooks";
+import {useEffect, useLayoutEffect, useRef, useState} from "preact/hooks";
 import {messageOf} from "./answer";
 import {Problem} from "./answer_view";
 import {ApiError, listModels, token, type Model} from "./api";
@@ -20,12 +20,13 @@ const viewOfUrl = (): View => VIEWS.find((view) => location.hash === `#${view}`)
 function TokenDialog({open, wrong, onClose}: {open: boolean; wrong: boolean; onClose: (changed: boolean) => void}) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [value, setValue] = useState("");
-  useEffect(() => {
+  // The event of an earlier close() may come after the dialog was opened again.
+  useLayoutEffect(() => {
     if (open && !dialog.current!.open) dialog.current!.showModal();
     if (!open && dialog.current!.open) dialog.current!.close();
   }, [open]);
   return (
-    <dialog ref={dialog} aria-labelledby="token-title" onClose={() => onClose(false)}>
+    <dialog ref={dialog} aria-labelledby="token-title" onClose={() => dialog.current!.open || onClose(false)}>
       <form
         onSubmit={(event) => {
           event.preventDefault();

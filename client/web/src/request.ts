@@ -38,11 +38,14 @@ export function valuesOf(parameters: Parameter[], typed: Record<string, string>)
 
 export const methodsOf = (model: Model | undefined): OfferedMethod[] => model?.tandem.methods ?? [];
 
-// The member `tandem` that selects a method. "": the deployment chooses.
+export const offeredMethod = (model: Model | undefined, method: string) =>
+  methodsOf(model).find((one) => methodWord(one.method) === method);
+
+// The member `tandem` that selects a method. The deployment chooses if it does not offer the method, or if that is empty.
 export function methodMembers(model: Model, method: string, typed: Record<string, Record<string, string>>): Record<string, unknown> {
-  if (method === "") return {};
-  const offered = methodsOf(model).find((one) => methodWord(one.method) === method);
-  const values = valuesOf(offered?.parameters ?? [], typed[method] ?? {});
+  const offered = offeredMethod(model, method);
+  if (!offered) return {};
+  const values = valuesOf(offered.parameters ?? [], typed[method] ?? {});
   return Object.keys(values).length > 0 ? {[method]: values} : {method};
 }
 

@@ -3,7 +3,7 @@ import {useId} from "preact/hooks";
 import type {Model, Parameter} from "./api";
 import {contractWord, methodWord} from "./api";
 import {contractName} from "./answer_view";
-import {kindOf, methodsOf} from "./request";
+import {kindOf, methodsOf, offeredMethod} from "./request";
 import type {Settings} from "./store";
 import {T} from "./text";
 
@@ -117,7 +117,7 @@ export function MethodForm({model, method, values, onMethod, onValues}: {
   onMethod: (method: string) => void;
   onValues: (values: Record<string, Record<string, string>>) => void;
 }) {
-  const offered = methodsOf(model).find((one) => methodWord(one.method) === method);
+  const offered = offeredMethod(model, method);
   const parameters = offered?.parameters ?? [];
   return (
     <>

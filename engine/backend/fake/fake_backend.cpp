@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
@@ -67,19 +66,25 @@ uint64_t digest(const Batch& batch) {
 }  // namespace
 
 void FakeMemory::copy_page(const Move& m) {
-  static_assert(std::is_trivially_copyable_v<Slot>);
   const bool saves = m.kind == Move::kSave;
   const Move::Place& place = saves ? m.from : m.to;
   Model& owner = model(place.model);
   const auto rows = static_cast<size_t>(owner.pool.page_rows);
-  Slot* const slots = owner.kv.data() + place.page.index() * rows;
-  if (saves) {
-    TANDEM_CHECK(owner.memory[place.page.index()] == 0);  // rows of a memory are not saved
-    for (size_t i = 0; i < rows; ++i) TANDEM_CHECK(slots[i].input != 0);
-    std::memcpy(m.host, slots, rows * sizeof(Slot));
-  } else {
-    std::memcpy(slots, m.host, rows * sizeof(Slot));
-    owner.memory[place.page.index()] = 0;
+  TANDEM_CHECK(FakeBackend::page_bytes(owner.pool.page_rows) ==
+               static_cast<int64_t>(rows * sizeof(SavedSlot)));
+  if (saves) TANDEM_CHECK(owner.memory[place.page.index()] == 0);  // its rows have read none
+  owner.memory[place.page.index()] = 0;
+  for (size_t i = 0; i < rows; ++i) {
+    Slot& slot = owner.kv[place.page.index() * rows + i];
+    std::byte* const host = m.host + i * sizeof(SavedSlot);
+    SavedSlot saved = {slot.input, slot.position, slot.layers, slot.chain};
+    if (saves) {
+      TANDEM_CHECK(slot.input != 0 && !slot.lora.valid());
+      std::memcpy(host, &saved, sizeof(saved));
+    } else {
+      std::memcpy(&saved, host, sizeof(saved));
+      slot = {saved.input, saved.position, saved.layers, saved.chain, LoraId()};
+    }
   }
 }
 

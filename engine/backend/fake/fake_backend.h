@@ -91,6 +91,13 @@ class FakeMemory {
     uint64_t chain = 0;  // hash of this input and all earlier ones
     LoraId lora;         // of the pass that wrote it
   };
+  // A slot in the bytes of a page. Saved pages are of rows without a LoRA adapter.
+  struct SavedSlot {
+    uint64_t input;
+    int32_t position;
+    int32_t layers;
+    uint64_t chain;
+  };
   struct HiddenRow {
     uint64_t chain = 0;  // 0: unwritten
     int layers = 0;

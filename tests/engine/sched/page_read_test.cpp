@@ -55,8 +55,8 @@ class LoopPageRead : public testing::Test {
     box_->loop->read(std::move(read));
   }
   // The slots of the i-th page that was read.
-  std::vector<FakeMemory::Slot> slots(size_t i) const {
-    std::vector<FakeMemory::Slot> slots(page_bytes() / sizeof(FakeMemory::Slot));
+  std::vector<FakeMemory::SavedSlot> slots(size_t i) const {
+    std::vector<FakeMemory::SavedSlot> slots(page_bytes() / sizeof(FakeMemory::SavedSlot));
     std::memcpy(slots.data(), bytes_.data() + i * page_bytes(), page_bytes());
     return slots;
   }

@@ -194,6 +194,17 @@ TEST_F(Grammar, RefusesWhatItDoesNotImplementByPath) {
               StartsWith("json_schema: "));
 }
 
+// After each "b" another one must follow, without end.
+TEST_F(Grammar, EndsStepsThatTakeTooLong) {
+  absl::StatusOr<GrammarMatcher> m = compile(Kind::kGrammar, R"(start: "a" /b+/ "b")");
+  ASSERT_TRUE(m.ok());
+  const absl::StatusOr<GrammarMatcher> start = m->copy();
+  ASSERT_TRUE(start.ok());
+  std::vector<uint32_t> bits(words_->mask_words());
+  EXPECT_TRUE(absl::IsResourceExhausted(m->mask(bits).status()));
+  EXPECT_TRUE(start->copy().ok());
+}
+
 TEST_F(Grammar, FollowsAndRollsBack) {
   absl::StatusOr<GrammarMatcher> m = compile(Kind::kRegex, "(ab|cd)+");
   ASSERT_TRUE(m.ok());

@@ -93,7 +93,7 @@ def test_names_of_other_servers_for_what_is_the_default(api):
         ({"input": "x", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "truncate"),
         ({"input": "x", "embd_normalize": -1}, "embd_normalize", "embd_normalize: -1; allowed: 2"),
         ({"input": "x", "embed_dtype": "float16"}, "embed_dtype", "embed_dtype"),
-        ({"messages": [{"role": "user", "content": "x"}]}, "messages", "messages"),
+        ({"input": "x", "messages": [{"role": "user"}]}, "messages", "messages: an array"),
     ],
 )
 def test_refusals_name_the_field_and_the_limit(api, fields, param, message):

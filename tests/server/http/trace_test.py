@@ -6,12 +6,14 @@ import urllib.request
 
 import pytest
 
+from tests.conftest import CHAT_CONFIG
+
 METHODS = ("autoregressive", "speculative", "ngram", "bild")
 
 
 @pytest.fixture(scope="module")
 def api(start_server):
-    return start_server(None, "--openai=127.0.0.1:0")
+    return start_server(CHAT_CONFIG, "--openai=127.0.0.1:0")
 
 
 def send(api, path, body=None):
@@ -76,7 +78,8 @@ def test_tokens_and_passes_agree_with_the_statistics(api, method):
         small = sum(token["proposed"] != "large" for token in tokens)
         assert small == stats["small_tokens"]
         kinds = {record["kind"] for record in passes.values()}
-        assert method == "ngram" or kinds == {"prefill", "draft", "verify"}
+        assert kinds <= {"prefill", "draft", "verify", "decode"}
+        assert method != "speculative" or {"draft", "verify"} <= kinds
     else:
         assert {record["kind"] for record in passes.values()} == {"prefill", "decode"}
 
@@ -104,10 +107,22 @@ def test_a_stream_has_what_an_answer_has(api, path):
     assert all(token["logprob"] <= 0 for token in tokens)
     assert "tokens" not in last
     assert last["stats"]["large_passes"] == whole["tandem"]["stats"]["large_passes"]
-    shape = [(p["role"], p["kind"], p["rows"], p["accepted"]) for p in last["trace"]["passes"]]
-    assert shape == [
-        (p["role"], p["kind"], p["rows"], p["accepted"]) for p in whole["tandem"]["trace"]["passes"]
-    ]
+
+    def shape(trace):
+        # The second request finds the prompt in the prefix cache.
+        passes = sorted(trace["passes"], key=lambda p: p["pass"])
+        return [
+            (
+                p["role"],
+                p["kind"],
+                p["kind"] == "prefill" or p["rows"],
+                p["accepted"],
+                p["rejected"],
+            )
+            for p in passes
+        ]
+
+    assert shape(last["trace"]) == shape(whole["tandem"]["trace"])
 
 
 def test_nothing_is_added_unless_asked_for(api):
@@ -122,7 +137,9 @@ def test_nothing_is_added_unless_asked_for(api):
 
 
 def test_each_choice_has_its_own(api):
-    body = completion(tokens=True, trace=True) | {"n": 3, "temperature": 1, "seed": 5}
+    # Special tokens are listed, and left out of the text unless it is asked for.
+    body = completion(tokens=True, trace=True, skip_special_tokens=False)
+    body |= {"n": 3, "temperature": 1, "seed": 5}
     answer = post(api, "/v1/completions", **body)
     for choice in answer["choices"]:
         more = choice["tandem"]
@@ -148,7 +165,7 @@ def test_other_apis_refuse_them(api, name):
     refused = post(api, "/v1/responses", input="x", **body)
     assert f"tandem.{name}: true; allowed: false" in refused["error"]["message"]
     refused = post(api, "/v1/completions", model="pair", prompt="x", tandem={name: "yes"})
-    assert "tandem" in refused["error"]["message"]
+    assert f"tandem.{name}: a string" in refused["error"]["message"]
 
 
 def test_a_form_can_be_built_from_the_models(api):

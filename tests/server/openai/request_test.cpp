@@ -274,7 +274,8 @@ TEST(OpenAiRequest, TheExtensionChoosesTheMethod) {
               HasSubstr("tandem.return_tokens: set; allowed: unset; use \"tokens\": true"));
   EXPECT_THAT(wrong_completion(R"("tandem":{"tokens":1})"),
               HasSubstr("tandem.tokens: a number; allowed: "));
-  EXPECT_THAT(wrong_completion(R"("tandem":{"trace":"yes"})"), HasSubstr("tandem: "));
+  EXPECT_THAT(wrong_completion(R"("tandem":{"trace":"yes"})"),
+              HasSubstr("tandem.trace: a string; allowed: "));
   const auto plain = completion(R"("tandem":{"tokens":false})").message;
   EXPECT_FALSE(plain.return_token_texts() || plain.trace());
   const auto traced = completion(R"("tandem":{"tokens":true,"trace":true})").message;

@@ -507,7 +507,7 @@ pub unsafe extern "C" fn tandem_matcher_copy(
     copy: *mut *mut Matcher,
     error: *mut TandemBytes,
 ) -> c_int {
-    guarded(error, |made| copy.write(Box::into_raw(Box::new(made))), || Ok((*matcher).copy()))
+    guarded(error, |made| copy.write(Box::into_raw(Box::new(made))), || (*matcher).copy())
 }
 
 /// # Safety

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::gbnf;
 use crate::pieces::{self, Pieces};
 use crate::tokenizer::{SpecialText, Tokenizer};
+use crate::watch::{self, Slot};
 
 /// Bytes of a constraint's text.
 pub const MAX_TEXT: usize = 512 << 10;
@@ -231,10 +232,10 @@ impl Vocabulary {
                 let named = (kind == Kind::JsonSchema).then(|| keyword_at_fault(text, &error)).flatten();
                 invalid(named.unwrap_or_else(|| plain(&error)))
             })?;
-        let matcher = llguidance::Matcher::new(Ok(parser));
+        let matcher = llguidance::Matcher::new(Ok(parser)).into_cancellable();
         match matcher.get_error() {
             Some(error) => Err(invalid(plain(&error))),
-            None => Ok(Matcher(matcher)),
+            None => Matcher::new(matcher),
         }
     }
 
@@ -599,40 +600,57 @@ fn find(
 }
 
 /// A position in a grammar. After an error it stays in error; clone another one then.
-pub struct Matcher(llguidance::Matcher);
+pub struct Matcher {
+    inner: llguidance::Matcher,
+    slot: Arc<Slot>,
+}
 
 impl Matcher {
-    fn checked<T>(result: anyhow::Result<T>) -> Result<T> {
+    fn new(inner: llguidance::Matcher) -> Result<Self> {
+        let slot = Slot::new()
+            .map_err(|error| Error::exhausted(format!("constraint: cannot start: {error}; try again later")))?;
+        Ok(Matcher { inner, slot })
+    }
+
+    /// Errors: RESOURCE_EXHAUSTED if the step exceeds a limit.
+    fn step<T>(&mut self, step: impl FnOnce(&mut llguidance::Matcher) -> anyhow::Result<T>) -> Result<T> {
+        let handle = self.inner.cancellation_handle();
+        let inner = &mut self.inner;
+        let result = self.slot.run(handle, || step(inner));
+        if self.inner.is_cancelled() {
+            let limit = watch::LIMIT.as_millis();
+            return Err(Error::exhausted(format!("constraint: a step took more than {limit} ms of processor time")));
+        }
         result.map_err(|error| Error::exhausted(format!("constraint: {}", plain(&error.to_string()))))
     }
 
     /// An independent copy.
-    pub fn copy(&self) -> Self {
-        Matcher(self.0.deep_clone())
+    pub fn copy(&self) -> Result<Self> {
+        Self::new(self.inner.deep_clone())
     }
 
     /// Consumes leading tokens as far as they are legal. Returns their number.
     pub fn advance(&mut self, tokens: &[u32]) -> Result<usize> {
-        Self::checked(self.0.try_consume_tokens(tokens))
+        self.step(|m| m.try_consume_tokens(tokens))
     }
 
     /// Takes back the last `tokens` tokens.
     pub fn rollback(&mut self, tokens: usize) -> Result<()> {
-        Self::checked(self.0.rollback(tokens))
+        self.step(|m| m.rollback(tokens))
     }
 
     /// The number of leading tokens that advance() would consume.
     pub fn validate(&mut self, tokens: &[u32]) -> Result<usize> {
-        if self.0.is_stopped() && !self.0.is_error() {
+        if self.inner.is_stopped() && !self.inner.is_error() {
             return Ok(0);
         }
-        Self::checked(self.0.validate_tokens(tokens))
+        self.step(|m| m.validate_tokens(tokens))
     }
 
     /// Sets the bit of each token that may come next: token i is bit i % 32 of word i / 32. Returns whether
     /// the text may end here.
     pub fn mask(&mut self, bits: &mut [u32]) -> Result<bool> {
-        let mask = Self::checked(self.0.compute_mask_or_eos())?;
+        let mask = self.step(|m| m.compute_mask_or_eos())?;
         let words = mask.as_slice();
         let n = words.len().min(bits.len());
         bits[..n].copy_from_slice(&words[..n]);
@@ -642,14 +660,14 @@ impl Matcher {
 
     /// Tokens that must come next, in the tokenizer's own spelling; may be empty.
     pub fn forced(&mut self) -> Vec<u32> {
-        if self.0.is_stopped() {
+        if self.inner.is_stopped() {
             return Vec::new();
         }
-        self.0.compute_ff_tokens()
+        self.step(|m| Ok(m.compute_ff_tokens())).unwrap_or_default()
     }
 
     /// The text may end here.
     pub fn is_accepting(&mut self) -> Result<bool> {
-        Self::checked(self.0.is_accepting())
+        self.step(|m| m.is_accepting())
     }
 }

@@ -103,3 +103,23 @@ fn keywords_of_json_in_lark_are_refused_by_name() {
     // Lines of errors are those of the client.
     assert!(refused("start: %json {\n\n}\n other").contains("4("));
 }
+
+#[test]
+fn steps_without_end_are_ended() {
+    let words = vocabulary();
+    for lark in ["start: /b+/ \"b\"", "start: \"a\" start", "start: \"x\" /[ab]+/ /[ab]/"] {
+        let start = words.compile(Kind::Grammar, lark, "").unwrap();
+        let mut bits = vec![0u32; 9];
+        let mut m = start.copy().unwrap();
+        let error = m.mask(&mut bits).err();
+        if lark.contains('+') && !lark.contains('x') {
+            assert_eq!(
+                error.unwrap().message,
+                "constraint: a step took more than 200 ms of processor time"
+            );
+            assert!(m.mask(&mut bits).is_err(), "it stays in error");
+        }
+        // Copies of a position before the step are not affected.
+        assert!(start.copy().unwrap().advance(&[98]).is_ok());
+    }
+}

@@ -122,7 +122,7 @@ TEST_P(GoldenLoras, OnRoundedWeightsAreNearTheMergedModel) {
   if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
   const GoldenLora golden(GetParam());
   for (const auto& [dtype, bound] :
-       {std::pair{DType::kBFloat16, 0.25}, std::pair{DType::kFloat16, 0.02},
+       {std::pair{DType::kBFloat16, 0.25}, std::pair{DType::kFloat16, 0.05},
         std::pair{DType::kInt8, 0.5}, std::pair{DType::kInt4, 3.0}}) {
     Driver driver(model_with(GetParam(), {golden_lora(GetParam())}, dtype));
     const Rows got = read_all(driver, golden.prompt, LoraId(0));
@@ -262,14 +262,14 @@ TEST_P(LoraBatches, RowsHaveTheBitsOfTheirSequenceAlone) {
     // Rows without an adapter are neither the first nor the last.
     std::vector<Driver::Item> items;
     for (size_t i = 0; i < passes.size(); ++i) {
-      const size_t at = (i * 7) % passes.size();
+      const size_t at = (i * 11) % passes.size();
       items.push_back({&sequences[at], &passes[at]});
     }
     const std::vector<WorkResult> results = driver.run(items);
     for (size_t i = 0; i < items.size(); ++i) {
       SCOPED_TRACE(i);
       ASSERT_TRUE(results[i].status.ok()) << results[i].status;
-      EXPECT_EQ(logprobs(results[i].readout), want[(i * 7) % passes.size()]);
+      EXPECT_EQ(logprobs(results[i].readout), want[(i * 11) % passes.size()]);
     }
   }
 }
