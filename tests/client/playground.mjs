@@ -267,7 +267,7 @@ const checks = {
     await dialog.getByText("The server refused the token.").waitFor();
     await dialog.getByLabel("Bearer token").fill(options.token);
     await dialog.getByRole("button", {name: "Use"}).click();
-    await page.locator(".settings option[value='code']").waitFor({state: "attached"});
+    await page.locator(".settings option").filter({hasText: /^code$/}).first().waitFor({state: "attached"});
     await choose(page, "code");
     await ask(page, "hello");
     await finished(page);

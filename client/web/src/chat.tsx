@@ -183,11 +183,12 @@ export function Chat({models}: {models: Model[]}) {
       const given: Message[] = asked.map((call, i) => ({role: "tool", content: results[i] ?? "", callId: call.id}));
       return void ask([...history.messages, ...given]);
     }
-    if (draft.trim() === "") return;
+    const content = input.current?.value ?? draft; // the state follows a moment later
+    if (content.trim() === "") return;
     const before = editing >= 0 ? history.messages.slice(0, editing) : history.messages;
     setDraft("");
     setEditing(-1);
-    void ask([...before, {role: "user", content: draft}]);
+    void ask([...before, {role: "user", content}]);
   };
   const stop = () => {
     running?.controller.abort();

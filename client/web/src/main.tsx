@@ -19,7 +19,7 @@ const viewOfUrl = (): View => VIEWS.find((view) => location.hash === `#${view}`)
 
 function TokenDialog({open, wrong, onClose}: {open: boolean; wrong: boolean; onClose: (changed: boolean) => void}) {
   const dialog = useRef<HTMLDialogElement>(null);
-  const [value, setValue] = useState("");
+  const input = useRef<HTMLInputElement>(null);
   // The event of an earlier close() may come after the dialog was opened again.
   useLayoutEffect(() => {
     if (open && !dialog.current!.open) dialog.current!.showModal();
@@ -30,8 +30,8 @@ function TokenDialog({open, wrong, onClose}: {open: boolean; wrong: boolean; onC
       <form
         onSubmit={(event) => {
           event.preventDefault();
-          token.set(value.trim());
-          setValue("");
+          token.set(input.current!.value.trim());
+          input.current!.value = "";
           onClose(true);
         }}
       >
@@ -40,7 +40,7 @@ function TokenDialog({open, wrong, onClose}: {open: boolean; wrong: boolean; onC
         {wrong && <Problem text={T.token.wrong} />}
         <div class="field">
           <label for="token">{T.token.label}</label>
-          <input id="token" type="password" autocomplete="off" value={value} onInput={(event) => setValue(event.currentTarget.value)} />
+          <input id="token" ref={input} type="password" autocomplete="off" />
         </div>
         <div class="row">
           <button type="submit" class="primary">{T.token.use}</button>
