@@ -20,7 +20,7 @@ MARKERS = {
         ),
     ],
     "fidelity.md": ["measured", "assisted", "docstrings"],
-    "gguf.md": ["llama.cpp", "openvino", "step", "starts"],
+    "gguf.md": ["embeddings", "llama.cpp", "openvino", "step", "starts"],
     "llm_to_slm.md": ["llm to slm", "cost of llm to slm", "ablations of llm to slm"],
     "models.md": ["engines", "families"],
     "ppd.md": ["measured", "match rates"],
