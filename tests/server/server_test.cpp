@@ -607,7 +607,7 @@ TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   EXPECT_TRUE(pair->methods(3).bild().verify_eos());
   EXPECT_FALSE(pair->methods(3).bild().has_window());
   EXPECT_TRUE(pair->components(0).batch_invariant());
-  ASSERT_GT(pair->sampling_size(), 0);
+  ASSERT_GT(pair->sampling_parameters_size(), 0);
   for (const v1::Parameter& p : pair->sampling_parameters()) {
     EXPECT_NE(p.default_value(), "") << p.name();
     EXPECT_TRUE(p.has_min() && p.has_max()) << p.name();

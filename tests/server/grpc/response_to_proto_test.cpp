@@ -103,7 +103,7 @@ TEST(ResponseToProto, ParametersHaveTypesAndBounds) {
   const v1::Parameter pace = find(model.methods(1).parameters(), "pace");
   EXPECT_EQ(pace.type(), v1::PARAMETER_TYPE_CHOICE);
   EXPECT_EQ(pace.choices(0), "PACE_FIXED");
-  ASSERT_EQ(model.sampling_size(), static_cast<int>(kSamplingParameters.size()));
+  ASSERT_EQ(model.sampling_parameters_size(), static_cast<int>(kSamplingParameters.size()));
   const v1::Parameter temperature = find(model.sampling_parameters(), "temperature");
   EXPECT_EQ(temperature.default_value(), "0.7");
   EXPECT_EQ(temperature.max(), 100);
