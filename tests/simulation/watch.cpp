@@ -10,10 +10,10 @@ namespace {
 
 // The most batches for which a runnable sequence may wait: passes run first in, first out, so it
 // waits for at most one of each other sequence on each device. Slightly more than max_running run
-// when readers resume. During a slow batch of one device, others may do several.
+// when readers resume.
 int64_t patience(const LimitsConfig& limits) {
   constexpr int kUsualRows = 20;
-  return 32 + int64_t{4} * (limits.max_running + 4) * (1 + kUsualRows / limits.step_rows);
+  return 24 + int64_t{4} * (limits.max_running + 4) * (1 + kUsualRows / limits.step_rows);
 }
 
 // The largest service of a crowd's request: its prompt, and its tokens twice (plan.cpp).
