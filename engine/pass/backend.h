@@ -223,8 +223,8 @@ class LateAnswers {
   // object and the work's pass stay until then.
   virtual void start(std::function<void(WorkResult)> done) = 0;
 
- protected:
-  Work work_;
+ private:
+  const Work work_;
 };
 
 // The answers of one Work: Readout::row has one entry per Work::outputs, in that order.

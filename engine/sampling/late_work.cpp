@@ -16,7 +16,7 @@ bool LateWork::has_room(size_t rows, size_t vocab) {
 
 LateWork::LateWork(const Work& work, RowReader&& reader, size_t next)
     : LateAnswers(work), reader_(std::move(reader)), next_(next) {
-  reader_.moved(work_);
+  reader_.moved(this->work());
 }
 
 void LateWork::add(std::span<const float> logits, int position, Token next_input) {
@@ -25,7 +25,7 @@ void LateWork::add(std::span<const float> logits, int position, Token next_input
 }
 
 void LateWork::start(std::function<void(WorkResult)> done) {
-  const Read& read = work_.pass->read[static_cast<size_t>(work_.outputs[next_].read)];
+  const Read& read = work().pass->read[static_cast<size_t>(work().outputs[next_].read)];
   read.warp.processors->constraint->post([this, done = std::move(done)] { done(this->read()); });
 }
 
@@ -38,7 +38,7 @@ WorkResult LateWork::read() {
         reader_.skip();
       } else {
         result.status =
-            reader_.read(work_.outputs[next_ + i], row.logits, row.position, row.next_input);
+            reader_.read(work().outputs[next_ + i], row.logits, row.position, row.next_input);
       }
     }
     if (result.status.ok()) result.readout = reader_.take();

@@ -10,10 +10,12 @@ namespace {
 
 // The most batches for which a runnable sequence may wait: passes run first in, first out, so it
 // waits for at most one of each other sequence on each device. Slightly more than max_running run
-// when readers resume.
-int64_t patience(const LimitsConfig& limits) {
+// when readers resume. After a fault a device may run batches of one row for a while
+// (DeviceScheduler::retry_smaller), so the rows of a client with less service come one by one.
+int64_t patience(const Plan& plan) {
   constexpr int kUsualRows = 20;
-  return 24 + int64_t{4} * (limits.max_running + 4) * (1 + kUsualRows / limits.step_rows);
+  const int step_rows = plan.fault_every > 0 ? 1 : plan.limits.step_rows;
+  return 24 + int64_t{4} * (plan.limits.max_running + 4) * (1 + kUsualRows / step_rows);
 }
 
 // The largest service of a crowd's request: its prompt, and its tokens twice (plan.cpp).
@@ -227,7 +229,7 @@ void Watch::check_progress(const SequenceRun& run, int first_priority) {
   int64_t& last = last_active_.try_emplace(run.id(), batches_done_).first->second;
   if (run.state() != SequenceRun::kRunning || run.spec().priority < first_priority) {
     last = batches_done_;
-  } else if (batches_done_ - last > patience(world_->plan.limits)) {
+  } else if (batches_done_ - last > patience(world_->plan)) {
     world_->broken(absl::StrCat("sequence ", run.id(), " could run but has not for ",
                                 batches_done_ - last, " batches"));
     last = batches_done_;
