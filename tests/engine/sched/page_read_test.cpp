@@ -150,6 +150,7 @@ TEST_F(LoopPageRead, AFailedBatchFailsTheRead) {
     found_.reset();
     start_read(pages);
     box_->pump();
+    box_->backends[0].set_faults({});
     ASSERT_TRUE(found_.has_value());
     EXPECT_EQ(found_->status(), status);
   }
