@@ -66,7 +66,7 @@ absl::Status BlockReader::read_work(const Work& work, const Plan& plan, const Pl
       if (late != nullptr) {
         late->add({}, 0, -1);
       } else {
-        reader.skip();
+        reader.skip();  // NOLINT(bugprone-use-after-move): `late` is set once it was moved
       }
       continue;
     }
