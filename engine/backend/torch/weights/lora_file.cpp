@@ -29,7 +29,7 @@ using nlohmann::json;
 
 constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kWeights = "adapter_model.safetensors";
-constexpr size_t kMaxJsonBytes = 1 << 20;
+constexpr size_t kMaxLoraConfigBytes = 1 << 20;
 constexpr double kMaxAlpha = 1e6;
 constexpr absl::string_view kPrefix = "base_model.model.";
 constexpr absl::string_view kA = ".lora_A.weight";
@@ -228,7 +228,7 @@ void refuse_other_kinds(JsonFields& fields, const json& object) {
 
 absl::StatusOr<Config> read_config(const std::string& directory, const DecoderConfig& base) {
   const std::string path = absl::StrCat(directory, "/", kConfig);
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, read_small_file(path, kMaxJsonBytes));
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, read_small_file(path, kMaxLoraConfigBytes));
   TANDEM_ASSIGN_OR_RETURN(const json object, parse_json_object(text, path));
   JsonFields fields(object, absl::StrCat(path, ": "));
   refuse_other_kinds(fields, object);
