@@ -25,7 +25,7 @@ use v1::{FinishReason, GenerateRequest};
 const ATTEMPTS: u32 = 5;
 const USAGE: &str =
     "usage: example --model=NAME --prompt=TEXT [--server=HOST:PORT] [--max-new-tokens=N] \
-                     [--seed=N] [--request-id=ID]";
+                     [--seed=N] [--ignore-eos=BOOL] [--request-id=ID]";
 
 /// A field that is `None` follows the model's default, which differs from zero.
 fn arguments() -> Result<(String, GenerateRequest), String> {
@@ -45,6 +45,13 @@ fn arguments() -> Result<(String, GenerateRequest), String> {
                 request.max_new_tokens = Some(value.parse().map_err(|_| number())?)
             }
             "--seed" => request.seed = Some(value.parse().map_err(|_| number())?),
+            "--ignore-eos" => {
+                request.ignore_eos = Some(
+                    value
+                        .parse()
+                        .map_err(|_| format!("{name}: {value:?}; allowed: true, false"))?,
+                )
+            }
             "--request-id" => request.request_id = value.into(),
             _ => return Err(format!("{name}: unknown\n{USAGE}")),
         }
