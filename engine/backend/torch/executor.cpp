@@ -320,7 +320,7 @@ void Executor::set_embedded(const EmbeddedRows& rows, const PlacedCopies& copies
   if (rows.adapter.valid()) {
     at::Tensor projected = at::empty({copies.n, x.size(1)}, x.options());
     extras_.adapters[rows.adapter.index()].projector->project(projected, inputs);
-    inputs = projected;
+    inputs = std::move(projected);
   }
   if (!rows.replace) {
     at::Tensor& part = part_.rows(copies.n);
