@@ -318,7 +318,7 @@ void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> token
       static_cast<int>(std::min(static_cast<size_t>(reusable()), tokens.size()) / page_rows);
   const auto page = [this](int i) -> PageId& { return pages_[static_cast<size_t>(i)]; };
   if (published_ > 0 && !pools_->prefixes.knows(page(published_ - 1))) published_ = 0;
-  size_t shared = 0;  // leading pages of which another sequence's are indexed
+  size_t shared = 0;  // leading pages with equal pages of another sequence in the index
   for (; published_ < pages; ++published_) {
     const auto begin = static_cast<size_t>(published_) * page_rows;
     const auto rows = tokens.subspan(begin, page_rows);

@@ -1,5 +1,5 @@
 // Answers of a work that wait for a constraint (LateAnswers): the logits of its rows and the reader
-// that stopped at one of them. The device goes on; the constraint's thread reads the rest.
+// that stopped at one of them. The constraint's thread reads the rest; the device continues.
 #pragma once
 
 #include <atomic>

@@ -215,7 +215,7 @@ AFTER_THE_HANDSHAKE = {
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_records_that_are_out_of_place(secure, certificates, newest):
-    """Behind a handshake: each ends its connection, and none is taken for a request."""
+    """After a handshake: each record ends its connection, and the server parses no request."""
     target = secure()
     verify = context(certificates)
     limited = context(certificates)

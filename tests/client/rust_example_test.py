@@ -86,7 +86,13 @@ def test_errors_name_what_is_wrong(example):
 
 def test_ctrl_c_cancels_the_request(rust_program, server):
     with subprocess.Popen(
-        [rust_program, f"--server={server.grpc}", *ask("slow", 4000), "--ignore-eos=true", "--request-id=by-rust"],
+        [
+            rust_program,
+            f"--server={server.grpc}",
+            *ask("slow", 4000),
+            "--ignore-eos=true",
+            "--request-id=by-rust",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

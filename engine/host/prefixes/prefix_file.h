@@ -4,7 +4,7 @@
 //   record    for each page: place of its predecessor, tokens, checksum, bytes
 //
 // Each page follows its predecessor. Numbers are little-endian. Checksums detect damage, not
-// forgery: whoever can write the file decides about answers, as with the file of the weights.
+// forgery. A process that can write the file can change answers, as with the file of the weights.
 #pragma once
 
 #include <cstddef>

@@ -34,8 +34,8 @@ class PrefixStore {
   // it stay. backends: by DeviceId. REQUIRES: the loop does not run, and has not run
   absl::Status restore(const std::vector<Backend*>& backends, const Progress& progress, Loop* loop);
 
-  // Replaces the files of models with shared pages that are not in them. The loop goes on with its
-  // work. Returns the first error; a file that could not be written stays as it was. Thread-safe.
+  // Replaces the files of models with shared pages that are not in them, while the loop continues.
+  // Returns the first error; a file that could not be written keeps its old content. Thread-safe.
   // REQUIRES: the loop runs, until this returns
   absl::StatusOr<SavedPrefixes> save(Loop* loop);
 

@@ -43,7 +43,7 @@ class LoraWeights {
   static absl::StatusOr<LoraWeights> load(const LoraFile& file, const DecoderConfig& config,
                                           WeightStore store);
 
-  // Null: the adapter leaves the layer as it is.
+  // Null: the adapter does not change the layer.
   const Addition* find(int layer, LoraPart part) const {
     const auto& found = layers_[static_cast<size_t>(layer)][static_cast<size_t>(part)];
     return found ? &*found : nullptr;

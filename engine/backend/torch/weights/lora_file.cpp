@@ -64,7 +64,7 @@ constexpr std::array kKnown{"alpha_pattern",
                             "task_type",
                             "use_rslora"};
 
-// Initializations that leave the base model's weights as they are.
+// Initializations that do not change the weights of the base model.
 constexpr std::array kPlainStarts{"gaussian", "eva", "orthogonal"};
 
 using Names = std::set<std::string, std::less<>>;
