@@ -231,7 +231,7 @@ def sentences(kept: dict[str, dict]) -> list[str]:
         )
     if "kills" in (together := kept.get(TOGETHER, {})):
         said.append(
-            f"- **14 attacks at once** for {together['seconds']:.0f} s beside another tenant. The memory limit is the "
+            f"- **14 attacks at once** for {together['seconds']:.0f} s with another tenant. The memory limit is the "
             f"documented sum, {together['total']:.0f} MiB, {together['enforced']}. Peak: {together['resident']:.0f} MiB. "
             f"The server was killed {together['kills']} times and exits with status 0 after {together['drain']:.1f} s."
         )

@@ -58,6 +58,7 @@ def fuzz(command: list[str], build: Path, folder: Path, seconds: float, total: T
             f"-max_total_time={int(seconds)}",
             f"-seed={random.randrange(1, 2**31)}",
             "-print_final_stats=1",
+            "-report_slow_units=1000000",  # slow on a busy machine; -timeout is an error
         ]
         process = subprocess.Popen(
             [*flags, f"-artifact_prefix={found}/", str(corpus)], cwd=build, stdout=log, stderr=log
