@@ -4,22 +4,7 @@
 
 namespace tandem {
 
-void ScoreListener::on_end(const SequenceEnd& end) {
-  claims_->ended();
-  if (!end.status.ok()) {
-    pool_->post([done = done_, ended = ended_, status = end.status] {
-      done(status);
-      ended();
-    });
-    return;
-  }
-  pool_->post([done = done_, ended = ended_, result = result()] {
-    done(result);
-    ended();
-  });
-}
-
-ScoreResult ScoreListener::result() const {
+absl::StatusOr<ScoreResult> ScoreListener::result() const {
   ScoreResult result;
   const auto prompt = static_cast<size_t>(request_.prompt_tokens);
   const auto begin = static_cast<size_t>(request_.begin);
@@ -36,15 +21,6 @@ ScoreResult ScoreListener::result() const {
   }
   result.usage.prompt_tokens = request_.prompt_tokens;
   return result;
-}
-
-void EmbedListener::on_end(const SequenceEnd& end) {
-  claims_->ended();
-  pool_->post([done = done_, ended = ended_,
-               result = end.status.ok() ? result() : absl::StatusOr<EmbedResult>(end.status)] {
-    done(result);
-    ended();
-  });
 }
 
 absl::StatusOr<EmbedResult> EmbedListener::result() const {
