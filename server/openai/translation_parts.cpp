@@ -28,10 +28,7 @@ bool expect_kind(absl::string_view value, JsonKind kind, const std::string& path
 absl::StatusOr<std::string> chat_request(
     Api api, const std::string& body, absl::string_view stream_options,
     absl::FunctionRef<void(Fields* in, JsonWriter* out, Violations* wrong)> add_others) {
-  if (!is_json(body) || kind_of(body) != JsonKind::kObject) {
-    return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
-                        "one JSON object");
-  }
+  TANDEM_RETURN_IF_ERROR(check_any_json_object(body));
   Violations wrong;
   Fields in(body, "", &wrong);
   JsonWriter out('{');
