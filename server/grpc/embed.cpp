@@ -19,7 +19,7 @@ constexpr int kConcurrent = 32;  // inputs at a time: fairness and batches, not 
 
 Embedder embedder_of(Engine* engine) {
   return {.embed = [engine](EmbedRequest request,
-                            auto done) { return engine->embed(std::move(request), done); },
+                            const auto& done) { return engine->embed(std::move(request), done); },
           .cancel = [engine](RequestId id) { engine->cancel(id); }};
 }
 
@@ -63,29 +63,29 @@ std::shared_ptr<Embed> Embed::start(v1::EmbedRequest request, const CallInfo& in
   return embed;
 }
 
-Embed::Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder,
+Embed::Embed(v1::EmbedRequest asked, const CallInfo& info, Embedder embedder,
              std::shared_ptr<OpenCall> open, Done done, std::string inputs)
-    : PartedCall(std::move(request), &v1::EmbedRequest::inputs_size, info, embedder.cancel,
+    : PartedCall(std::move(asked), &v1::EmbedRequest::inputs_size, info, embedder.cancel,
                  std::move(open), std::move(done)),
       inputs_(std::move(inputs)),
       embedder_(std::move(embedder)) {
-  response_.set_request_id(request_id_);
-  for (int i = 0; i < request_.inputs_size(); ++i) response_.add_embeddings();
+  response_.set_request_id(request_id);
+  for (int i = 0; i < request.inputs_size(); ++i) response_.add_embeddings();
 }
 
 void Embed::submit(int input) {
   auto one = part_request<EmbedRequest>();
-  const v1::EmbedInput& from = request_.inputs(input);
+  const v1::EmbedInput& from = request.inputs(input);
   if (from.has_token_ids()) {
     one.prompt = std::vector<Token>(from.token_ids().ids().begin(), from.token_ids().ids().end());
   } else {
     one.prompt = from.text();
   }
-  if (request_.has_prefix()) one.prefix = request_.prefix();
-  one.prompt_name = request_.prompt_name();
-  if (request_.has_add_special_tokens()) one.add_special_tokens = request_.add_special_tokens();
-  one.dimensions = request_.dimensions();
-  if (request_.has_normalize()) one.normalize = request_.normalize();
+  if (request.has_prefix()) one.prefix = request.prefix();
+  one.prompt_name = request.prompt_name();
+  if (request.has_add_special_tokens()) one.add_special_tokens = request.add_special_tokens();
+  one.dimensions = request.dimensions();
+  if (request.has_normalize()) one.normalize = request.normalize();
   sent(input, embedder_.embed(std::move(one), [self = shared_from_this(),
                                                input](const absl::StatusOr<EmbedResult>& result) {
     self->embedded(input, result);
@@ -97,7 +97,7 @@ void Embed::embedded(int input, const absl::StatusOr<EmbedResult>& result) {
     return fail(annotate(result.status(), absl::StrCat(inputs_, "[", input, "]")));
   }
   {
-    const MutexLock lock(&mutex_);
+    const MutexLock lock(&mutex);
     v1::Embedding& embedding = *response_.mutable_embeddings(input);
     embedding.mutable_values()->Add(result->values.begin(), result->values.end());
     v1::Usage& usage = *response_.mutable_usage();

@@ -40,16 +40,16 @@ class Embed : public PartedCall<v1::EmbedRequest, v1::EmbedResponse>,
                                       std::string inputs = "inputs");
 
  private:
-  Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder,
+  Embed(v1::EmbedRequest asked, const CallInfo& info, Embedder embedder,
         std::shared_ptr<OpenCall> open, Done done, std::string inputs);
 
   void submit(int input) override;
-  v1::EmbedResponse response() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::EmbedResponse response() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void embedded(int input, const absl::StatusOr<EmbedResult>& result);
 
   const std::string inputs_;
   const Embedder embedder_;
-  v1::EmbedResponse response_ ABSL_GUARDED_BY(mutex_);
+  v1::EmbedResponse response_ ABSL_GUARDED_BY(mutex);
 };
 
 }  // namespace tandem

@@ -31,10 +31,10 @@ class PartedCall {
  protected:
   // `parts` gives the number of parts of a request. `open` is released before `done` is called,
   // which happens once, possibly within send_first().
-  PartedCall(Request request, int (Request::*parts)() const, const CallInfo& info,
+  PartedCall(Request asked, int (Request::*parts)() const, const CallInfo& info,
              std::function<void(RequestId)> cancel_one, std::shared_ptr<OpenCall> open, Done done)
-      : request_(std::move(request)),
-        request_id_(info.request_id),
+      : request(std::move(asked)),
+        request_id(info.request_id),
         client_(info.client),
         host_(host_of(info.peer)),
         deadline_(info.deadline),
@@ -43,13 +43,13 @@ class PartedCall {
           open.reset();
           done(std::move(response));
         }),
-        missing_((request_.*parts)()),
+        missing_((request.*parts)()),
         running_(static_cast<size_t>(missing_)) {}
 
   // Sends the engine request of a part.
   virtual void submit(int part) = 0;
   // Called once, when no part is missing.
-  virtual Response response() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+  virtual Response response() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) = 0;
 
   void send_first(int count) {
     for (int i = 0; i < count; ++i) send_next();
@@ -59,12 +59,12 @@ class PartedCall {
   template <class EngineRequest>
   EngineRequest part_request() const {
     EngineRequest one;
-    one.model = request_.model();
-    one.request_id = request_id_;
+    one.model = request.model();
+    one.request_id = request_id;
     one.client = client_;
     one.host = host_;
     one.deadline = deadline_;
-    one.priority = request_.priority();
+    one.priority = request.priority();
     one.part_of_call = true;
     return one;
   }
@@ -72,7 +72,7 @@ class PartedCall {
   void sent(int part, RequestId id) {
     bool ended = false;
     {
-      const MutexLock lock(&mutex_);
+      const MutexLock lock(&mutex);
       RequestId& running = running_[static_cast<size_t>(part)];
       running = std::max(running, id);  // a later request of this part may have begun meanwhile
       ended = !done_;
@@ -85,7 +85,7 @@ class PartedCall {
     Done done;
     Response all;
     {
-      const MutexLock lock(&mutex_);
+      const MutexLock lock(&mutex);
       if (!done_) return;
       if (--missing_ == 0) {
         all = response();
@@ -101,7 +101,7 @@ class PartedCall {
     Done done;
     std::vector<RequestId> running;
     {
-      const MutexLock lock(&mutex_);
+      const MutexLock lock(&mutex);
       if (!done_) return;
       done = std::exchange(done_, nullptr);
       running = running_;
@@ -112,15 +112,15 @@ class PartedCall {
     done(status);
   }
 
-  const Request request_;
-  const std::string request_id_;
-  Mutex mutex_;
+  const Request request;
+  const std::string request_id;
+  Mutex mutex;
 
  private:
   void send_next() {
     int part = 0;
     {
-      const MutexLock lock(&mutex_);
+      const MutexLock lock(&mutex);
       if (!done_ || next_ == static_cast<int>(running_.size())) return;
       part = next_++;
     }
@@ -132,10 +132,10 @@ class PartedCall {
   const TimePoint deadline_;
   const std::function<void(RequestId)> cancel_one_;
 
-  Done done_ ABSL_GUARDED_BY(mutex_);  // null: called
-  int next_ ABSL_GUARDED_BY(mutex_) = 0;
-  int missing_ ABSL_GUARDED_BY(mutex_);
-  std::vector<RequestId> running_ ABSL_GUARDED_BY(mutex_);  // by part
+  Done done_ ABSL_GUARDED_BY(mutex);  // null: called
+  int next_ ABSL_GUARDED_BY(mutex) = 0;
+  int missing_ ABSL_GUARDED_BY(mutex);
+  std::vector<RequestId> running_ ABSL_GUARDED_BY(mutex);  // by part
 };
 
 }  // namespace tandem

@@ -34,7 +34,7 @@ std::vector<int> best_first(const std::vector<double>& scores) {
 
 RerankScorer scorer_of(Engine* engine, const std::string& model) {
   return {.score = [engine](ScoreRequest request,
-                            auto done) { return engine->score(std::move(request), done); },
+                            const auto& done) { return engine->score(std::move(request), done); },
           .cancel = [engine](RequestId id) { engine->cancel(id); },
           .token_bytes = [engine, model](Token id) { return engine->token_bytes(model, id); }};
 }
@@ -76,18 +76,18 @@ std::shared_ptr<Rerank> Rerank::start(v1::RerankRequest request, const CallInfo&
   return rerank;
 }
 
-Rerank::Rerank(v1::RerankRequest request, const CallInfo& info, RerankScorer scorer,
+Rerank::Rerank(v1::RerankRequest asked, const CallInfo& info, RerankScorer scorer,
                std::shared_ptr<OpenCall> open, Done done)
-    : PartedCall(std::move(request), &v1::RerankRequest::documents_size, info, scorer.cancel,
+    : PartedCall(std::move(asked), &v1::RerankRequest::documents_size, info, scorer.cancel,
                  std::move(open), std::move(done)),
       scorer_(std::move(scorer)),
-      scores_(static_cast<size_t>(request_.documents_size())) {}
+      scores_(static_cast<size_t>(request.documents_size())) {}
 
 void Rerank::score(int document, bool word_is_yes, double yes_logprob) {
   auto one = part_request<ScoreRequest>();
   one.prompt = rerank_prompt(
-      request_.has_instruction() ? request_.instruction() : absl::string_view(kInstruction),
-      request_.query(), request_.documents(document));
+      request.has_instruction() ? request.instruction() : absl::string_view(kInstruction),
+      request.query(), request.documents(document));
   one.add_special_tokens = false;
   one.continuation = std::string(word_is_yes ? kYes : kNo);
   one.top_logprobs = word_is_yes ? kAlternatives : 0;
@@ -105,14 +105,14 @@ void Rerank::scored(int document, bool word_is_yes, double yes_logprob,
   }
   if (result->continuation.size() != 1) {
     return fail(absl::FailedPreconditionError(absl::StrCat(
-        "model \"", request_.model(), "\": \"", word_is_yes ? kYes : kNo, "\" is ",
+        "model \"", request.model(), "\": \"", word_is_yes ? kYes : kNo, "\" is ",
         result->continuation.size(), " tokens; allowed: a reranker, where it is one")));
   }
   const TokenInfo& word = result->continuation[0];
   const double logprob = result->total_logprob;
   if (!word_is_yes) return set_score(document, yes_logprob, logprob);
   {
-    const MutexLock lock(&mutex_);
+    const MutexLock lock(&mutex);
     prompt_tokens_ += result->usage.prompt_tokens;
   }
   for (const auto& [id, other] : word.top) {
@@ -123,7 +123,7 @@ void Rerank::scored(int document, bool word_is_yes, double yes_logprob,
 
 void Rerank::set_score(int document, double yes_logprob, double no_logprob) {
   {
-    const MutexLock lock(&mutex_);
+    const MutexLock lock(&mutex);
     scores_[static_cast<size_t>(document)] = 1 / (1 + std::exp(no_logprob - yes_logprob));
   }
   part_done();
@@ -131,16 +131,16 @@ void Rerank::set_score(int document, double yes_logprob, double no_logprob) {
 
 v1::RerankResponse Rerank::response() {
   std::vector<int> order = best_first(scores_);
-  if (request_.has_top_n() && static_cast<size_t>(request_.top_n()) < order.size()) {
-    order.resize(static_cast<size_t>(request_.top_n()));
+  if (request.has_top_n() && static_cast<size_t>(request.top_n()) < order.size()) {
+    order.resize(static_cast<size_t>(request.top_n()));
   }
   v1::RerankResponse response;
-  response.set_request_id(request_id_);
+  response.set_request_id(request_id);
   for (const int i : order) {
     v1::RerankResult& result = *response.add_results();
     result.set_index(i);
     result.set_relevance_score(scores_[static_cast<size_t>(i)]);
-    if (request_.return_documents()) result.set_document(request_.documents(i));
+    if (request.return_documents()) result.set_document(request.documents(i));
   }
   response.mutable_usage()->set_prompt_tokens(prompt_tokens_);
   return response;

@@ -48,11 +48,11 @@ class Rerank : public PartedCall<v1::RerankRequest, v1::RerankResponse>,
                                        Done done);
 
  private:
-  Rerank(v1::RerankRequest request, const CallInfo& info, RerankScorer scorer,
+  Rerank(v1::RerankRequest asked, const CallInfo& info, RerankScorer scorer,
          std::shared_ptr<OpenCall> open, Done done);
 
   void submit(int document) override { score(document, /*word_is_yes=*/true, 0); }
-  v1::RerankResponse response() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::RerankResponse response() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Scores `yes`, or `no` after `yes` has been scored.
   void score(int document, bool word_is_yes, double yes_logprob);
   void scored(int document, bool word_is_yes, double yes_logprob,
@@ -60,8 +60,8 @@ class Rerank : public PartedCall<v1::RerankRequest, v1::RerankResponse>,
   void set_score(int document, double yes_logprob, double no_logprob);
 
   const RerankScorer scorer_;
-  std::vector<double> scores_ ABSL_GUARDED_BY(mutex_);
-  int64_t prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<double> scores_ ABSL_GUARDED_BY(mutex);
+  int64_t prompt_tokens_ ABSL_GUARDED_BY(mutex) = 0;
 };
 
 }  // namespace tandem

@@ -50,9 +50,9 @@ class ResultListener : public SequenceListener {
   using Done = std::function<void(absl::StatusOr<Result>)>;
 
   // `claims` are released as the request proceeds.
-  ResultListener(Worker* pool, Request request, std::shared_ptr<Claims> claims, Done done,
+  ResultListener(Worker* pool, Request resolved, std::shared_ptr<Claims> claims, Done done,
                  std::function<void()> ended)
-      : request_(std::move(request)),
+      : request(std::move(resolved)),
         pool_(pool),
         claims_(std::move(claims)),
         done_(std::move(done)),
@@ -72,7 +72,7 @@ class ResultListener : public SequenceListener {
  protected:
   virtual absl::StatusOr<Result> result() const = 0;
 
-  const Request request_;
+  const Request request;
 
  private:
   Worker* const pool_;
@@ -87,7 +87,7 @@ class ScoreListener final : public ResultListener<ResolvedScore, ScoreResult> {
   using ResultListener::ResultListener;
 
   std::vector<Scored>* scored() { return &scored_; }
-  int begin() const { return request_.begin; }
+  int begin() const { return request.begin; }
 
  private:
   absl::StatusOr<ScoreResult> result() const override;

@@ -14,7 +14,7 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kLength = 3000;  // characters
+constexpr size_t kLength = 2400;  // characters
 
 // Held-out Python.
 std::string text(size_t length) {
