@@ -1,7 +1,8 @@
 # Tests that are not C++: checks of the code base, Rust, Python, style.
 function(tandem_check name label timeout)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
+  # COST: ctest starts these before the many short ones, also where it has not measured any.
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout} COST 50
     ENVIRONMENT "PYTHONPATH=${CMAKE_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1;TANDEM_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};CARGO_TARGET_DIR=${TANDEM_HOME}/cargo-target")
 endfunction()
 
@@ -72,5 +73,6 @@ endif()
 if(TANDEM_STYLE_TESTS)
   tandem_check(style.clang_format style 120 scripts/format --check)
   tandem_check(style.clang_tidy style 2400 scripts/tidy ${CMAKE_BINARY_DIR})
-  set_tests_properties(style.clang_tidy PROPERTIES RUN_SERIAL ON)
+  cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
+  set_tests_properties(style.clang_tidy PROPERTIES PROCESSORS ${processors} COST 1000)
 endif()

@@ -7,7 +7,7 @@ macro(tandem_add_suite)
   if(suite AND cases GREATER 0)
     add_test("${NAME}.${suite}[${cases}]" ${PROGRAM} "--gtest_filter=${suite}.*")
     set_tests_properties("${NAME}.${suite}[${cases}]" PROPERTIES
-      WORKING_DIRECTORY ${FOLDER} TIMEOUT ${TIMEOUT} LABELS "${LABELS}")
+      WORKING_DIRECTORY ${FOLDER} TIMEOUT ${TIMEOUT} LABELS "${LABELS}" COST 20)
   endif()
 endmacro()
 

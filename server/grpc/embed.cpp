@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
-#include "server/edge/peer.h"
 #include "server/grpc/request_from_proto.h"
 
 namespace tandem {
@@ -19,7 +19,7 @@ constexpr int kConcurrent = 32;  // inputs at a time: fairness and batches, not 
 
 Embedder embedder_of(Engine* engine) {
   return {.embed = [engine](EmbedRequest request,
-                            auto done) { return engine->embed(std::move(request), done); },
+                            const auto& done) { return engine->embed(std::move(request), done); },
           .cancel = [engine](RequestId id) { engine->cancel(id); }};
 }
 
@@ -59,107 +59,53 @@ std::shared_ptr<Embed> Embed::start(v1::EmbedRequest request, const CallInfo& in
   const std::shared_ptr<Embed> embed(new Embed(std::move(request), info, std::move(embedder),
                                                std::move(open), std::move(done),
                                                std::move(inputs)));
-  const int first = std::min(kConcurrent, embed->request_.inputs_size());
-  for (int i = 0; i < first; ++i) embed->submit_next();
+  embed->send_first(kConcurrent);
   return embed;
 }
 
-Embed::Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder,
+Embed::Embed(v1::EmbedRequest asked, const CallInfo& info, Embedder embedder,
              std::shared_ptr<OpenCall> open, Done done, std::string inputs)
-    : request_(std::move(request)),
+    : PartedCall(std::move(asked), &v1::EmbedRequest::inputs_size, info, embedder.cancel,
+                 std::move(open), std::move(done)),
       inputs_(std::move(inputs)),
-      client_(info.client),
-      host_(host_of(info.peer)),
-      request_id_(info.request_id),
-      deadline_(info.deadline),
-      embedder_(std::move(embedder)),
-      done_([open = std::move(open), done = std::move(done)](auto response) mutable {
-        open.reset();
-        done(std::move(response));
-      }),
-      missing_(request_.inputs_size()),
-      running_(static_cast<size_t>(request_.inputs_size())) {
-  response_.set_request_id(request_id_);
-  for (int i = 0; i < missing_; ++i) response_.add_embeddings();
+      embedder_(std::move(embedder)) {
+  response_.set_request_id(request_id);
+  for (int i = 0; i < request.inputs_size(); ++i) response_.add_embeddings();
 }
 
-void Embed::cancel() { fail(absl::CancelledError("cancelled by the client")); }
-
-void Embed::submit_next() {
-  int input = 0;
-  {
-    const MutexLock lock(&mutex_);
-    if (!done_ || next_ == request_.inputs_size()) return;
-    input = next_++;
-  }
-  EmbedRequest one;
-  one.model = request_.model();
-  one.request_id = request_id_;
-  one.client = client_;
-  one.host = host_;
-  one.deadline = deadline_;
-  one.priority = request_.priority();
-  one.part_of_call = true;
-  const v1::EmbedInput& from = request_.inputs(input);
+void Embed::submit(int input) {
+  auto one = part_request<EmbedRequest>();
+  const v1::EmbedInput& from = request.inputs(input);
   if (from.has_token_ids()) {
     one.prompt = std::vector<Token>(from.token_ids().ids().begin(), from.token_ids().ids().end());
   } else {
     one.prompt = from.text();
   }
-  if (request_.has_prefix()) one.prefix = request_.prefix();
-  one.prompt_name = request_.prompt_name();
-  if (request_.has_add_special_tokens()) one.add_special_tokens = request_.add_special_tokens();
-  one.dimensions = request_.dimensions();
-  if (request_.has_normalize()) one.normalize = request_.normalize();
-  const RequestId id = embedder_.embed(
-      std::move(one),
-      [self = shared_from_this(), input](const absl::StatusOr<EmbedResult>& result) {
-        self->embedded(input, result);
-      });
-  bool ended = false;
-  {
-    const MutexLock lock(&mutex_);
-    running_[static_cast<size_t>(input)] = id;
-    ended = !done_;
-  }
-  if (ended) embedder_.cancel(id);  // fail() could not know this one
+  if (request.has_prefix()) one.prefix = request.prefix();
+  one.prompt_name = request.prompt_name();
+  if (request.has_add_special_tokens()) one.add_special_tokens = request.add_special_tokens();
+  one.dimensions = request.dimensions();
+  if (request.has_normalize()) one.normalize = request.normalize();
+  sent(input, embedder_.embed(std::move(one), [self = shared_from_this(),
+                                               input](const absl::StatusOr<EmbedResult>& result) {
+    self->embedded(input, result);
+  }));
 }
 
 void Embed::embedded(int input, const absl::StatusOr<EmbedResult>& result) {
   if (!result.ok()) {
     return fail(annotate(result.status(), absl::StrCat(inputs_, "[", input, "]")));
   }
-  Done done;
-  v1::EmbedResponse all;
   {
-    const MutexLock lock(&mutex_);
-    if (!done_) return;
+    const MutexLock lock(&mutex);
     v1::Embedding& embedding = *response_.mutable_embeddings(input);
     embedding.mutable_values()->Add(result->values.begin(), result->values.end());
     v1::Usage& usage = *response_.mutable_usage();
     usage.set_prompt_tokens(usage.prompt_tokens() + result->usage.prompt_tokens);
-    if (--missing_ == 0) {
-      all = std::move(response_);
-      done = std::exchange(done_, nullptr);
-    }
   }
-  if (done) return done(std::move(all));
-  submit_next();
+  part_done();
 }
 
-void Embed::fail(const absl::Status& status) {
-  Done done;
-  std::vector<RequestId> running;
-  {
-    const MutexLock lock(&mutex_);
-    if (!done_) return;
-    done = std::exchange(done_, nullptr);
-    running = running_;
-  }
-  for (const RequestId id : running) {
-    if (id != RequestId{}) embedder_.cancel(id);
-  }
-  done(status);
-}
+v1::EmbedResponse Embed::response() { return std::move(response_); }
 
 }  // namespace tandem

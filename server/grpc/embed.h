@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,6 +11,7 @@
 #include "engine/base/mutex.h"
 #include "engine/host/engine.h"
 #include "server/grpc/call_info.h"
+#include "server/grpc/parted_call.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem {
@@ -29,11 +29,9 @@ absl::Status check_embed(const v1::EmbedRequest& request, absl::string_view inpu
 // Bytes of the values of the answer; 0 for unknown models.
 int64_t answer_bytes(const v1::EmbedRequest& request, const Engine& engine);
 
-// A call. Thread-safe.
-class Embed : public std::enable_shared_from_this<Embed> {
+class Embed : public PartedCall<v1::EmbedRequest, v1::EmbedResponse>,
+              public std::enable_shared_from_this<Embed> {
  public:
-  using Done = std::function<void(absl::StatusOr<v1::EmbedResponse>)>;
-
   // REQUIRES: check_embed(request) is OK. `open` is released before `done` is called. `done` is
   // called once, possibly within start(). The first error of an input ends the call and cancels
   // the others.
@@ -41,31 +39,17 @@ class Embed : public std::enable_shared_from_this<Embed> {
                                       Embedder embedder, std::shared_ptr<OpenCall> open, Done done,
                                       std::string inputs = "inputs");
 
-  // Ends it with CANCELLED.
-  void cancel();
-
  private:
-  Embed(v1::EmbedRequest request, const CallInfo& info, Embedder embedder,
+  Embed(v1::EmbedRequest asked, const CallInfo& info, Embedder embedder,
         std::shared_ptr<OpenCall> open, Done done, std::string inputs);
 
-  void submit_next();
+  void submit(int input) override;
+  v1::EmbedResponse response() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void embedded(int input, const absl::StatusOr<EmbedResult>& result);
-  void fail(const absl::Status& status);
 
-  const v1::EmbedRequest request_;
   const std::string inputs_;
-  const std::string client_;
-  const std::string host_;
-  const std::string request_id_;
-  const TimePoint deadline_;
   const Embedder embedder_;
-
-  Mutex mutex_;
-  Done done_ ABSL_GUARDED_BY(mutex_);  // null: called
-  int next_ ABSL_GUARDED_BY(mutex_) = 0;
-  int missing_ ABSL_GUARDED_BY(mutex_);
-  std::vector<RequestId> running_ ABSL_GUARDED_BY(mutex_);  // by input
-  v1::EmbedResponse response_ ABSL_GUARDED_BY(mutex_);
+  v1::EmbedResponse response_ ABSL_GUARDED_BY(mutex);
 };
 
 }  // namespace tandem

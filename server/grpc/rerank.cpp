@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status.h"
 #include "engine/base/violations.h"
-#include "server/edge/peer.h"
 #include "server/grpc/request_from_proto.h"
 
 namespace tandem {
@@ -35,7 +34,7 @@ std::vector<int> best_first(const std::vector<double>& scores) {
 
 RerankScorer scorer_of(Engine* engine, const std::string& model) {
   return {.score = [engine](ScoreRequest request,
-                            auto done) { return engine->score(std::move(request), done); },
+                            const auto& done) { return engine->score(std::move(request), done); },
           .cancel = [engine](RequestId id) { engine->cancel(id); },
           .token_bytes = [engine, model](Token id) { return engine->token_bytes(model, id); }};
 }
@@ -73,68 +72,30 @@ std::shared_ptr<Rerank> Rerank::start(v1::RerankRequest request, const CallInfo&
                                       Done done) {
   const std::shared_ptr<Rerank> rerank(
       new Rerank(std::move(request), info, std::move(scorer), std::move(open), std::move(done)));
-  for (int i = 0; i < std::min(kConcurrent, rerank->request_.documents_size()); ++i) {
-    rerank->submit_next();
-  }
+  rerank->send_first(kConcurrent);
   return rerank;
 }
 
-Rerank::Rerank(v1::RerankRequest request, const CallInfo& info, RerankScorer scorer,
+Rerank::Rerank(v1::RerankRequest asked, const CallInfo& info, RerankScorer scorer,
                std::shared_ptr<OpenCall> open, Done done)
-    : request_(std::move(request)),
-      client_(info.client),
-      host_(host_of(info.peer)),
-      request_id_(info.request_id),
-      deadline_(info.deadline),
+    : PartedCall(std::move(asked), &v1::RerankRequest::documents_size, info, scorer.cancel,
+                 std::move(open), std::move(done)),
       scorer_(std::move(scorer)),
-      done_([open = std::move(open), done = std::move(done)](auto response) mutable {
-        open.reset();
-        done(std::move(response));
-      }),
-      missing_(request_.documents_size()),
-      scores_(static_cast<size_t>(request_.documents_size())),
-      running_(static_cast<size_t>(request_.documents_size())) {}
+      scores_(static_cast<size_t>(request.documents_size())) {}
 
-void Rerank::cancel() { fail(absl::CancelledError("cancelled by the client")); }
-
-void Rerank::submit_next() {
-  int document = 0;
-  {
-    const MutexLock lock(&mutex_);
-    if (!done_ || next_ == request_.documents_size()) return;
-    document = next_++;
-  }
-  submit(document, /*word_is_yes=*/true, 0);
-}
-
-void Rerank::submit(int document, bool word_is_yes, double yes_logprob) {
-  ScoreRequest score;
-  score.model = request_.model();
-  score.request_id = request_id_;
-  score.client = client_;
-  score.host = host_;
-  score.deadline = deadline_;
-  score.priority = request_.priority();
-  score.part_of_call = true;
-  score.prompt = rerank_prompt(
-      request_.has_instruction() ? request_.instruction() : absl::string_view(kInstruction),
-      request_.query(), request_.documents(document));
-  score.add_special_tokens = false;
-  score.continuation = std::string(word_is_yes ? kYes : kNo);
-  score.top_logprobs = word_is_yes ? kAlternatives : 0;
-  const RequestId id =
-      scorer_.score(std::move(score), [self = shared_from_this(), document, word_is_yes,
-                                       yes_logprob](const absl::StatusOr<ScoreResult>& result) {
-        self->scored(document, word_is_yes, yes_logprob, result);
-      });
-  bool ended = false;
-  {
-    const MutexLock lock(&mutex_);
-    RequestId& running = running_[static_cast<size_t>(document)];
-    running = std::max(running, id);  // the request for `no` may have begun meanwhile
-    ended = !done_;
-  }
-  if (ended) scorer_.cancel(id);  // fail() could not know this one
+void Rerank::score(int document, bool word_is_yes, double yes_logprob) {
+  auto one = part_request<ScoreRequest>();
+  one.prompt = rerank_prompt(
+      request.has_instruction() ? request.instruction() : absl::string_view(kInstruction),
+      request.query(), request.documents(document));
+  one.add_special_tokens = false;
+  one.continuation = std::string(word_is_yes ? kYes : kNo);
+  one.top_logprobs = word_is_yes ? kAlternatives : 0;
+  sent(document,
+       scorer_.score(std::move(one), [self = shared_from_this(), document, word_is_yes,
+                                      yes_logprob](const absl::StatusOr<ScoreResult>& result) {
+         self->scored(document, word_is_yes, yes_logprob, result);
+       }));
 }
 
 void Rerank::scored(int document, bool word_is_yes, double yes_logprob,
@@ -144,65 +105,42 @@ void Rerank::scored(int document, bool word_is_yes, double yes_logprob,
   }
   if (result->continuation.size() != 1) {
     return fail(absl::FailedPreconditionError(absl::StrCat(
-        "model \"", request_.model(), "\": \"", word_is_yes ? kYes : kNo, "\" is ",
+        "model \"", request.model(), "\": \"", word_is_yes ? kYes : kNo, "\" is ",
         result->continuation.size(), " tokens; allowed: a reranker, where it is one")));
   }
   const TokenInfo& word = result->continuation[0];
   const double logprob = result->total_logprob;
   if (!word_is_yes) return set_score(document, yes_logprob, logprob);
   {
-    const MutexLock lock(&mutex_);
+    const MutexLock lock(&mutex);
     prompt_tokens_ += result->usage.prompt_tokens;
   }
   for (const auto& [id, other] : word.top) {
     if (scorer_.token_bytes(id) == kNo) return set_score(document, logprob, other);
   }
-  submit(document, /*word_is_yes=*/false, logprob);
+  score(document, /*word_is_yes=*/false, logprob);
 }
 
 void Rerank::set_score(int document, double yes_logprob, double no_logprob) {
-  Done done;
-  v1::RerankResponse all;
   {
-    const MutexLock lock(&mutex_);
-    if (!done_) return;
+    const MutexLock lock(&mutex);
     scores_[static_cast<size_t>(document)] = 1 / (1 + std::exp(no_logprob - yes_logprob));
-    if (--missing_ == 0) {
-      all = response();
-      done = std::exchange(done_, nullptr);
-    }
   }
-  if (done) return done(std::move(all));
-  submit_next();
+  part_done();
 }
 
-void Rerank::fail(const absl::Status& status) {
-  Done done;
-  std::vector<RequestId> running;
-  {
-    const MutexLock lock(&mutex_);
-    if (!done_) return;
-    done = std::exchange(done_, nullptr);
-    running = running_;
-  }
-  for (const RequestId id : running) {
-    if (id != RequestId{}) scorer_.cancel(id);
-  }
-  done(status);
-}
-
-v1::RerankResponse Rerank::response() const {
+v1::RerankResponse Rerank::response() {
   std::vector<int> order = best_first(scores_);
-  if (request_.has_top_n() && static_cast<size_t>(request_.top_n()) < order.size()) {
-    order.resize(static_cast<size_t>(request_.top_n()));
+  if (request.has_top_n() && static_cast<size_t>(request.top_n()) < order.size()) {
+    order.resize(static_cast<size_t>(request.top_n()));
   }
   v1::RerankResponse response;
-  response.set_request_id(request_id_);
+  response.set_request_id(request_id);
   for (const int i : order) {
     v1::RerankResult& result = *response.add_results();
     result.set_index(i);
     result.set_relevance_score(scores_[static_cast<size_t>(i)]);
-    if (request_.return_documents()) result.set_document(request_.documents(i));
+    if (request.return_documents()) result.set_document(request.documents(i));
   }
   response.mutable_usage()->set_prompt_tokens(prompt_tokens_);
   return response;

@@ -21,12 +21,6 @@ namespace {
 
 constexpr char kInputs[] = "a string, a list of token ids, or a list of these";
 
-absl::Status check_body(const std::string& body) {
-  if (is_json(body) && kind_of(body) == JsonKind::kObject) return absl::OkStatus();
-  return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
-                      "one JSON object");
-}
-
 // False for another type than a string or a list of token ids.
 bool input_from(absl::string_view value, v1::EmbedInput* out) {
   if (kind_of(value) == JsonKind::kString) {
@@ -104,7 +98,7 @@ std::string usage_json(const v1::Usage& usage) {
 }  // namespace
 
 absl::StatusOr<EmbeddingsRequest> embeddings_from(const std::string& body) {
-  TANDEM_RETURN_IF_ERROR(check_body(body));
+  TANDEM_RETURN_IF_ERROR(check_any_json_object(body));
   Violations wrong;
   Fields in(body, "", &wrong);
   EmbeddingsRequest out;
@@ -129,7 +123,7 @@ absl::StatusOr<EmbeddingsRequest> embeddings_from(const std::string& body) {
 }
 
 absl::StatusOr<v1::RerankRequest> rerank_from(const std::string& body) {
-  TANDEM_RETURN_IF_ERROR(check_body(body));
+  TANDEM_RETURN_IF_ERROR(check_any_json_object(body));
   Violations wrong;
   Fields in(body, "", &wrong);
   v1::RerankRequest out;

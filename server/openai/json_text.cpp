@@ -148,6 +148,11 @@ class JsonLimits final : public nlohmann::json_sax<nlohmann::json> {
   std::string member_;  // of the outermost object
 };
 
+absl::Status no_object(absl::string_view text) {
+  return out_of_range("body", absl::StrCat(text.size(), " bytes that are not a JSON object"),
+                      "one JSON object");
+}
+
 }  // namespace
 
 const char* kind_name(JsonKind kind) { return kKindNames[kind].data(); }
@@ -160,9 +165,11 @@ absl::Status check_json_object(absl::string_view text) {
   JsonLimits limits;
   const bool complete = nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &limits);
   if (!limits.status.ok()) return limits.status;
-  if (complete && limits.is_object) return absl::OkStatus();
-  return out_of_range("body", absl::StrCat(text.size(), " bytes that are not a JSON object"),
-                      "one JSON object");
+  return complete && limits.is_object ? absl::OkStatus() : no_object(text);
+}
+
+absl::Status check_any_json_object(absl::string_view text) {
+  return is_json(text) && kind_of(text) == JsonKind::kObject ? absl::OkStatus() : no_object(text);
 }
 
 int64_t parse_memory(absl::string_view text) {

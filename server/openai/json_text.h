@@ -29,6 +29,8 @@ inline constexpr size_t kMaxNested = 16384;              // objects and arrays i
 // INVALID_ARGUMENT unless the text is one JSON object within the limits. The error names the member
 // that exceeds one.
 absl::Status check_json_object(absl::string_view text);
+// The same without limits, for bodies whose readers have their own.
+absl::Status check_any_json_object(absl::string_view text);
 
 // The most memory that reading a checked text with the functions below takes, in addition to the
 // text: its strings, copied once, a view of each element of its arrays, and one object's members.

@@ -18,29 +18,6 @@ using nlohmann::json;
 
 // --- Request
 
-std::string text_block(const std::string& text) {
-  return absl::StrCat("{\"type\":\"text\",\"text\":", json_string(text), "}");
-}
-
-// The content of a system prompt or tool result: a string, or text blocks.
-std::string text_content(absl::string_view content, const std::string& path, Violations* wrong) {
-  if (kind_of(content) == JsonKind::kString) return std::string(content);
-  JsonWriter parts('[');
-  if (!expect_kind(content, JsonKind::kArray, path, wrong)) return parts.text();
-  int index = 0;
-  for (const absl::string_view block : elements_of(content)) {
-    const std::string at = absl::StrCat(path, "[", index++, "]");
-    if (!expect_kind(block, JsonKind::kObject, at, wrong)) break;
-    Fields in(block, at + ".", wrong);
-    if (in.string("type") != "text") {
-      wrong->add(out_of_range(at + ".type", "another type", "\"text\""));
-      break;
-    }
-    parts.add(text_block(in.string("text").value_or("")));
-  }
-  return parts.text();
-}
-
 // The blocks of a message by kind. Results of tools become messages of their own.
 struct Blocks {
   JsonWriter parts{'['};
@@ -70,8 +47,8 @@ void block_from(absl::string_view block, const std::string& path, Blocks* out, J
     JsonWriter message('{');
     message.add("role", "\"tool\"");
     message.add("tool_call_id", json_string(in.string("tool_use_id").value_or("")));
-    message.add("content",
-                text_content(in.any("content").value_or("\"\""), path + ".content", wrong));
+    message.add("content", text_content(in.any("content").value_or("\"\""), path + ".content",
+                                        {"text"}, "\"text\"", wrong));
     messages->add(message.text());
   } else if (type != "redacted_thinking") {  // which has no text
     wrong->add(out_of_range(path + ".type", "another type",
@@ -112,7 +89,7 @@ void anthropic_messages_from(Fields* in, JsonWriter* out, Violations* wrong) {
   if (const auto system = in->any("system")) {
     JsonWriter message('{');
     message.add("role", "\"system\"");
-    message.add("content", text_content(*system, "system", wrong));
+    message.add("content", text_content(*system, "system", {"text"}, "\"text\"", wrong));
     messages.add(message.text());
   }
   const auto list = in->array("messages");
@@ -137,10 +114,7 @@ void anthropic_tool_from(absl::string_view tool, const std::string& path, JsonWr
   if (const auto text = in.string("description")) function.add("description", json_string(*text));
   function.add("parameters", in.of_kind("input_schema", JsonKind::kObject).value_or("{}"));
   if (const auto strict = in.boolean("strict")) function.add("strict", *strict ? "true" : "false");
-  JsonWriter out('{');
-  out.add("type", "\"function\"");
-  out.add("function", function.text());
-  tools->add(out.text());
+  tools->add(tool_of(function));
 }
 
 void anthropic_tools_from(Fields* in, JsonWriter* out, Violations* wrong) {
@@ -221,25 +195,12 @@ OrderedJson input_of(const std::string& arguments) {
 class Messages final : public Translation {
  public:
   absl::StatusOr<std::string> request(const std::string& body) override {
-    if (!is_json(body) || kind_of(body) != JsonKind::kObject) {
-      return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
-                          "one JSON object");
-    }
-    Violations wrong;
-    Fields in(body, "", &wrong);
-    JsonWriter out('{');
-    translate_fields(
-        kMessages, &in, [&out](auto name, auto value) { out.add(name, value); }, &wrong);
-    anthropic_messages_from(&in, &out, &wrong);
-    anthropic_tools_from(&in, &out, &wrong);
-    thinking_from(&in, &out, &wrong);
-    if (in.boolean("stream").value_or(false)) {
-      out.add("stream", "true");
-      out.add("stream_options", "{\"include_usage\":true,\"continuous_usage_stats\":true}");
-    }
-    in.end();
-    TANDEM_RETURN_IF_ERROR(wrong.status());
-    return out.text();
+    return chat_request(kMessages, body, "{\"include_usage\":true,\"continuous_usage_stats\":true}",
+                        [](Fields* in, JsonWriter* out, Violations* wrong) {
+                          anthropic_messages_from(in, out, wrong);
+                          anthropic_tools_from(in, out, wrong);
+                          thinking_from(in, out, wrong);
+                        });
   }
 
   absl::Status renamed(const absl::Status& status) const override {

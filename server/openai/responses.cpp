@@ -19,26 +19,9 @@ using nlohmann::json;
 
 // --- Request
 
-// The content of a message: a string, or text parts.
 std::string content_of(absl::string_view content, const std::string& path, Violations* wrong) {
-  if (kind_of(content) == JsonKind::kString) return std::string(content);
-  JsonWriter parts('[');
-  if (!expect_kind(content, JsonKind::kArray, path, wrong)) return parts.text();
-  int index = 0;
-  for (const absl::string_view part : elements_of(content)) {
-    const std::string at = absl::StrCat(path, "[", index++, "]");
-    if (!expect_kind(part, JsonKind::kObject, at, wrong)) break;
-    Fields in(part, at + ".", wrong);
-    const std::string type = in.string("type").value_or("");
-    if (type != "input_text" && type != "output_text" && type != "text") {
-      wrong->add(out_of_range(at + ".type", "another type",
-                              "input_text, output_text (others are not supported)"));
-      break;
-    }
-    parts.add(absl::StrCat(
-        "{\"type\":\"text\",\"text\":", json_string(in.string("text").value_or("")), "}"));
-  }
-  return parts.text();
+  return text_content(content, path, {"input_text", "output_text", "text"},
+                      "input_text, output_text (others are not supported)", wrong);
 }
 
 std::string call_message(Fields* in) {
@@ -143,10 +126,7 @@ void response_tools_from(Fields* in, JsonWriter* out, Violations* wrong) {
     for (const char* const name : {"name", "description", "parameters", "strict"}) {
       if (const auto value = fields.any(name)) function.add(name, *value);
     }
-    JsonWriter one('{');
-    one.add("type", "\"function\"");
-    one.add("function", function.text());
-    tools.add(one.text());
+    tools.add(tool_of(function));
   }
   if (!tools.empty()) out->add("tools", tools.text());
   const auto choice = in->any("tool_choice");
@@ -247,26 +227,13 @@ struct Item {
 class Responses final : public Translation {
  public:
   absl::StatusOr<std::string> request(const std::string& body) override {
-    if (!is_json(body) || kind_of(body) != JsonKind::kObject) {
-      return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
-                          "one JSON object");
-    }
-    Violations wrong;
-    Fields in(body, "", &wrong);
-    JsonWriter out('{');
-    translate_fields(
-        kResponses, &in, [&out](auto name, auto value) { out.add(name, value); }, &wrong);
-    input_from(&in, &out, &wrong);
-    response_tools_from(&in, &out, &wrong);
-    format_from(&in, &out, &wrong);
-    reasoning_from(&in, &out, &wrong);
-    if (in.boolean("stream").value_or(false)) {
-      out.add("stream", "true");
-      out.add("stream_options", "{\"include_usage\":true}");
-    }
-    in.end();
-    TANDEM_RETURN_IF_ERROR(wrong.status());
-    return out.text();
+    return chat_request(kResponses, body, "{\"include_usage\":true}",
+                        [](Fields* in, JsonWriter* out, Violations* wrong) {
+                          input_from(in, out, wrong);
+                          response_tools_from(in, out, wrong);
+                          format_from(in, out, wrong);
+                          reasoning_from(in, out, wrong);
+                        });
   }
 
   absl::Status renamed(const absl::Status& status) const override {

@@ -11,18 +11,9 @@
 #include "server/openai/translation.h"
 
 namespace tandem::openai {
-namespace {
-
-absl::Status check_body(const std::string& body) {
-  if (is_json(body) && kind_of(body) == JsonKind::kObject) return absl::OkStatus();
-  return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
-                      "one JSON object");
-}
-
-}  // namespace
 
 absl::StatusOr<v1::TokenizeRequest> tokenize_from(const std::string& body) {
-  TANDEM_RETURN_IF_ERROR(check_body(body));
+  TANDEM_RETURN_IF_ERROR(check_any_json_object(body));
   Violations wrong;
   Fields in(body, "", &wrong);
   v1::TokenizeRequest out;
@@ -58,7 +49,7 @@ absl::StatusOr<v1::TokenizeRequest> tokenize_from(const std::string& body) {
 }
 
 absl::StatusOr<v1::DetokenizeRequest> detokenize_from(const std::string& body) {
-  TANDEM_RETURN_IF_ERROR(check_body(body));
+  TANDEM_RETURN_IF_ERROR(check_any_json_object(body));
   Violations wrong;
   Fields in(body, "", &wrong);
   v1::DetokenizeRequest out;

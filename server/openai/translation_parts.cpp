@@ -1,5 +1,6 @@
 #include "server/openai/translation_parts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -22,6 +23,55 @@ bool expect_kind(absl::string_view value, JsonKind kind, const std::string& path
   if (kind_of(value) == kind) return true;
   wrong->add(out_of_range(path, kind_name(kind_of(value)), kind_name(kind)));
   return false;
+}
+
+absl::StatusOr<std::string> chat_request(
+    Api api, const std::string& body, absl::string_view stream_options,
+    absl::FunctionRef<void(Fields* in, JsonWriter* out, Violations* wrong)> add_others) {
+  TANDEM_RETURN_IF_ERROR(check_any_json_object(body));
+  Violations wrong;
+  Fields in(body, "", &wrong);
+  JsonWriter out('{');
+  translate_fields(api, &in, [&out](auto name, auto value) { out.add(name, value); }, &wrong);
+  add_others(&in, &out, &wrong);
+  if (in.boolean("stream").value_or(false)) {
+    out.add("stream", "true");
+    out.add("stream_options", stream_options);
+  }
+  in.end();
+  TANDEM_RETURN_IF_ERROR(wrong.status());
+  return out.text();
+}
+
+std::string text_block(const std::string& text) {
+  return absl::StrCat("{\"type\":\"text\",\"text\":", json_string(text), "}");
+}
+
+std::string text_content(absl::string_view content, const std::string& path,
+                         std::initializer_list<absl::string_view> types, absl::string_view allowed,
+                         Violations* wrong) {
+  if (kind_of(content) == JsonKind::kString) return std::string(content);
+  JsonWriter parts('[');
+  if (!expect_kind(content, JsonKind::kArray, path, wrong)) return parts.text();
+  int index = 0;
+  for (const absl::string_view part : elements_of(content)) {
+    const std::string at = absl::StrCat(path, "[", index++, "]");
+    if (!expect_kind(part, JsonKind::kObject, at, wrong)) break;
+    Fields in(part, at + ".", wrong);
+    if (std::ranges::find(types, in.string("type").value_or("")) == types.end()) {
+      wrong->add(out_of_range(at + ".type", "another type", allowed));
+      break;
+    }
+    parts.add(text_block(in.string("text").value_or("")));
+  }
+  return parts.text();
+}
+
+std::string tool_of(const JsonWriter& function) {
+  JsonWriter out('{');
+  out.add("type", "\"function\"");
+  out.add("function", function.text());
+  return out.text();
 }
 
 void for_each_event(absl::string_view events,

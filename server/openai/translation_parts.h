@@ -1,14 +1,18 @@
 // Parts of the translations (translation.h): JSON text for requests, events for answers.
 #pragma once
 
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/violations.h"
+#include "server/openai/field_table.h"
+#include "server/openai/fields.h"
 #include "server/openai/json_text.h"
 
 namespace tandem::openai {
@@ -33,6 +37,22 @@ class JsonWriter {
 // `value` is of this kind; else adds an error.
 bool expect_kind(absl::string_view value, JsonKind kind, const std::string& path,
                  Violations* wrong);
+
+// The JSON of a chat completion for `body`: the members of the field table (field_table.h), those
+// that `add_others` writes, and of a streamed answer `stream_options`.
+absl::StatusOr<std::string> chat_request(
+    Api api, const std::string& body, absl::string_view stream_options,
+    absl::FunctionRef<void(Fields* in, JsonWriter* out, Violations* wrong)> add_others);
+
+// {"type": "text", "text": TEXT}
+std::string text_block(const std::string& text);
+// The content of a message: a string, or parts with text. `types`: their types; `allowed`: these in
+// an error.
+std::string text_content(absl::string_view content, const std::string& path,
+                         std::initializer_list<absl::string_view> types, absl::string_view allowed,
+                         Violations* wrong);
+// {"type": "function", "function": FUNCTION}
+std::string tool_of(const JsonWriter& function);
 
 // Calls `event` for the JSON of each server-sent event in `events`, and `done` at [DONE].
 void for_each_event(absl::string_view events,

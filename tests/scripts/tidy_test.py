@@ -19,8 +19,8 @@ class TidyTest(unittest.TestCase):
         shutil.copy(ROOT / "scripts/tidy", self.root / "scripts/tidy")
         shutil.copy(ROOT / ".clang-tidy", self.root)
 
-    def write(self, **texts):
-        """Files engine/sched/NAME.cpp, and how they are compiled."""
+    def write(self, unity=False, **texts):
+        """Files engine/sched/NAME.cpp, and how they are compiled: one by one, or as one source."""
         sched = self.root / "engine/sched"
         build = self.root / "build/test"
         sched.mkdir(parents=True, exist_ok=True)
@@ -31,6 +31,12 @@ class TidyTest(unittest.TestCase):
             file.write_text(text, encoding="utf-8")
             command = f"clang++-19 -std=c++20 -o {name}.o -c {file}"
             entries.append({"directory": str(build), "command": command, "file": str(file)})
+        if unity:
+            source = build / "Unity/unity_0_cxx.cxx"
+            source.parent.mkdir()
+            source.write_text("".join(f'#include "{entry["file"]}"\n' for entry in entries))
+            command = f"clang++-19 -std=c++20 -o unity.o -c {source}"
+            entries = [{"directory": str(build), "command": command, "file": str(source)}]
         (build / "compile_commands.json").write_text(json.dumps(entries), encoding="utf-8")
         return [f"engine/sched/{name}.cpp" for name in texts]
 
@@ -52,6 +58,15 @@ class TidyTest(unittest.TestCase):
             status, output = self.tidy(files)
             self.assertEqual(status, 1)
             self.assertIn("engine/sched/b.cpp:1:5: error: invalid case style", output)
+
+    def test_files_of_a_unity_build_are_checked(self):
+        files = self.write(
+            unity=True, a="int one() { return 1; }\n", b="int BadName() { return 2; }\n"
+        )
+        status, output = self.tidy(files)
+        self.assertEqual(status, 1)
+        self.assertIn("clang-tidy: 2 files to check", output)
+        self.assertIn("engine/sched/b.cpp:1:5: error: invalid case style", output)
 
     def test_files_that_conflict_as_one_source_are_checked_one_by_one(self):
         helper = "namespace {\nint helper() { return 1; }\n}  // namespace\n"

@@ -4,28 +4,13 @@
 
 namespace tandem {
 
-void ScoreListener::on_end(const SequenceEnd& end) {
-  claims_->ended();
-  if (!end.status.ok()) {
-    pool_->post([done = done_, ended = ended_, status = end.status] {
-      done(status);
-      ended();
-    });
-    return;
-  }
-  pool_->post([done = done_, ended = ended_, result = result()] {
-    done(result);
-    ended();
-  });
-}
-
-ScoreResult ScoreListener::result() const {
+absl::StatusOr<ScoreResult> ScoreListener::result() const {
   ScoreResult result;
-  const auto prompt = static_cast<size_t>(request_.prompt_tokens);
-  const auto begin = static_cast<size_t>(request_.begin);
-  for (size_t i = begin < prompt ? 0 : prompt; i < request_.tokens.size(); ++i) {
+  const auto prompt = static_cast<size_t>(request.prompt_tokens);
+  const auto begin = static_cast<size_t>(request.begin);
+  for (size_t i = begin < prompt ? 0 : prompt; i < request.tokens.size(); ++i) {
     TokenInfo info;
-    info.id = request_.tokens[i];
+    info.id = request.tokens[i];
     if (i >= begin) {
       const Scored& s = scored_[i - begin];
       info.logprob = s.logprob;
@@ -34,33 +19,24 @@ ScoreResult ScoreListener::result() const {
     }
     (i < prompt ? result.prompt : result.continuation).push_back(std::move(info));
   }
-  result.usage.prompt_tokens = request_.prompt_tokens;
+  result.usage.prompt_tokens = request.prompt_tokens;
   return result;
-}
-
-void EmbedListener::on_end(const SequenceEnd& end) {
-  claims_->ended();
-  pool_->post([done = done_, ended = ended_,
-               result = end.status.ok() ? result() : absl::StatusOr<EmbedResult>(end.status)] {
-    done(result);
-    ended();
-  });
 }
 
 absl::StatusOr<EmbedResult> EmbedListener::result() const {
   EmbedResult result;
   std::vector<double> state = pooled_;
-  for (const DenseLayer& dense : request_.settings->dense) state = dense.of(state);
+  for (const DenseLayer& dense : request.settings->dense) state = dense.of(state);
   double squares = 0;
-  for (size_t i = 0; i < request_.dimensions; ++i) squares += state[i] * state[i];
-  if (request_.normalize && squares == 0) {
+  for (size_t i = 0; i < request.dimensions; ++i) squares += state[i] * state[i];
+  if (request.normalize && squares == 0) {
     return absl::InternalError("the embedding is zero, which has no direction");
   }
-  const double scale = request_.normalize ? 1 / std::sqrt(squares) : 1;
-  for (size_t i = 0; i < request_.dimensions; ++i) {
+  const double scale = request.normalize ? 1 / std::sqrt(squares) : 1;
+  for (size_t i = 0; i < request.dimensions; ++i) {
     result.values.push_back(static_cast<float>(state[i] * scale));
   }
-  result.usage.prompt_tokens = static_cast<int64_t>(request_.tokens.size());
+  result.usage.prompt_tokens = static_cast<int64_t>(request.tokens.size());
   return result;
 }
 

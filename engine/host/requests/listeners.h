@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -41,64 +43,68 @@ class WarmUp final : public SequenceListener {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Collects scores and delivers them on a text thread.
-class ScoreListener final : public SequenceListener {
+// Delivers the result of a sequence on a text thread.
+template <class Request, class Result>
+class ResultListener : public SequenceListener {
  public:
-  using Done = std::function<void(absl::StatusOr<ScoreResult>)>;
+  using Done = std::function<void(absl::StatusOr<Result>)>;
 
   // `claims` are released as the request proceeds.
-  ScoreListener(Worker* pool, ResolvedScore request, std::shared_ptr<Claims> claims, Done done,
-                std::function<void()> ended)
-      : pool_(pool),
-        request_(std::move(request)),
+  ResultListener(Worker* pool, Request resolved, std::shared_ptr<Claims> claims, Done done,
+                 std::function<void()> ended)
+      : request(std::move(resolved)),
+        pool_(pool),
         claims_(std::move(claims)),
         done_(std::move(done)),
         ended_(std::move(ended)) {}
 
-  std::vector<Scored>* scored() { return &scored_; }
-  int begin() const { return request_.begin; }
   void on_admitted() override { claims_->admitted(); }
   void on_tokens(std::span<Emitted>) override {}
-  void on_end(const SequenceEnd& end) override;
+  void on_end(const SequenceEnd& end) override {
+    claims_->ended();
+    pool_->post([done = done_, ended = ended_,
+                 result = end.status.ok() ? result() : absl::StatusOr<Result>(end.status)] {
+      done(result);
+      ended();
+    });
+  }
+
+ protected:
+  virtual absl::StatusOr<Result> result() const = 0;
+
+  const Request request;
 
  private:
-  ScoreResult result() const;
-
   Worker* const pool_;
-  const ResolvedScore request_;
   const std::shared_ptr<Claims> claims_;
   const Done done_;
   const std::function<void()> ended_;
+};
+
+// Collects scores.
+class ScoreListener final : public ResultListener<ResolvedScore, ScoreResult> {
+ public:
+  using ResultListener::ResultListener;
+
+  std::vector<Scored>* scored() { return &scored_; }
+  int begin() const { return request.begin; }
+
+ private:
+  absl::StatusOr<ScoreResult> result() const override;
+
   std::vector<Scored> scored_;
 };
 
-// Normalizes an embedding and delivers it on a text thread.
-class EmbedListener final : public SequenceListener {
+// Normalizes an embedding.
+class EmbedListener final : public ResultListener<ResolvedEmbed, EmbedResult> {
  public:
-  using Done = std::function<void(absl::StatusOr<EmbedResult>)>;
-
-  // `claims` are released as the request proceeds.
-  EmbedListener(Worker* pool, ResolvedEmbed request, std::shared_ptr<Claims> claims, Done done,
-                std::function<void()> ended)
-      : pool_(pool),
-        request_(std::move(request)),
-        claims_(std::move(claims)),
-        done_(std::move(done)),
-        ended_(std::move(ended)) {}
+  using ResultListener::ResultListener;
 
   std::vector<double>* pooled() { return &pooled_; }
-  void on_admitted() override { claims_->admitted(); }
-  void on_tokens(std::span<Emitted>) override {}
-  void on_end(const SequenceEnd& end) override;
 
  private:
-  absl::StatusOr<EmbedResult> result() const;
+  absl::StatusOr<EmbedResult> result() const override;
 
-  Worker* const pool_;
-  const ResolvedEmbed request_;
-  const std::shared_ptr<Claims> claims_;
-  const Done done_;
-  const std::function<void()> ended_;
   std::vector<double> pooled_;
 };
 

@@ -276,7 +276,7 @@ TEST(RoundingOracles, AutoDraftsAndGivesTheTokensOfAutoregressiveDecoding) {
     std::shared_ptr<Recorder> drafted, exact;
   };
   std::vector<Sent> all;
-  for (uint64_t i = 0; i < 120; ++i) {
+  for (uint64_t i = 0; i < 48; ++i) {
     GenerateRequest r = i % 3 == 0 ? random_request(i) : sampled(i);
     r.model = config.deployments[i % 4].name;
     r.method = kAuto;

@@ -1,4 +1,4 @@
-"""1,000 random rows for each logits processor, each warper and combinations of them, as Transformers has it.
+"""Random rows for each logits processor, each warper and combinations of them, as Transformers has it.
 
 The rows are made here and read by the C++ test, which compares (transformers_test.cpp).
 """
@@ -13,10 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 processor_goldens = pytest.importorskip("processor_goldens", exc_type=ImportError)
 
-ROWS = 1000
+ROWS = 1000 if "TANDEM_NIGHT" in os.environ else 250
 
 
-def test_a_thousand_rows_of_each_kind(binaries, tmp_path):
+def test_random_rows_of_each_kind(binaries, tmp_path):
     program = binaries / "test_sampling"
     if not program.exists():
         pytest.skip(f"no {program}")

@@ -7,20 +7,17 @@ have theirs from make_encoder_decoder_goldens.py. A search whose two best hypoth
 float32 would be refused: the models' seeds are such that there is none.
 """
 
-import argparse
 import json
-import pathlib
 
 import torch
 import transformers
-from make_encoder_decoder_goldens import BEAM_TOKENS, MIN_BEAM_MARGIN
-from make_goldens import MODELS
+from make_encoder_decoder_goldens import BEAM_TOKENS, MIN_BEAM_MARGIN, best_beam
+from make_goldens import MODELS, run
 from safetensors.torch import load_file, save_file
 
 
 @torch.inference_mode()
 def search(model, prompt):
-    """Tokens of the best beam, without what ended them, and how far the second is behind."""
     out = model.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones([1, len(prompt)], dtype=torch.long),
@@ -33,14 +30,10 @@ def search(model, prompt):
         return_dict_in_generate=True,
         output_scores=True,
     )
-    tokens = out.sequences[0, len(prompt) :].tolist()
-    eos = model.config.eos_token_id
-    if eos in tokens:
-        tokens = tokens[: tokens.index(eos)]
-    return tokens, float(out.sequences_scores[0] - out.sequences_scores[1])
+    return best_beam(out, len(prompt), model.config.eos_token_id)
 
 
-def make_beams(name, root):
+def make_beams(name, _, root):
     folder = root / name
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
@@ -65,18 +58,5 @@ def make_beams(name, root):
     )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = pathlib.Path(__file__).resolve().parents[4] / "tests" / "data" / "golden_models"
-    parser.add_argument("--out", type=pathlib.Path, default=default)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODELS))
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for name in args.names or MODELS:
-        make_beams(name, args.out)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, MODELS, make_beams)

@@ -6,15 +6,12 @@ As make_goldens.py does for decoders; prompts are sources here, and tokens those
 greedy tokens there is the best of 4 beams (length penalty 0.6), of a search with a gap between its two best.
 """
 
-import argparse
 import json
-import pathlib
 import shutil
 
 import torch
 import transformers
-from make_goldens import PROMPT_LENGTHS, margin
-from safetensors.torch import save_file
+from make_goldens import PROMPT_LENGTHS, margin, run, write
 
 NEW_TOKENS = 40
 BEAM_TOKENS = 24
@@ -123,6 +120,14 @@ def decode(model, source, steps):
     return tokens, torch.stack(rows)
 
 
+def best_beam(out, begin, eos):
+    """Tokens of the best beam, without what ended them, and how far the second is behind."""
+    tokens = out.sequences[0, begin:].tolist()
+    if eos in tokens:
+        tokens = tokens[: tokens.index(eos)]
+    return tokens, float(out.sequences_scores[0] - out.sequences_scores[1])
+
+
 @torch.inference_mode()
 def search(model, source):
     """Tokens of the best beam, without what ended them, and how far the second is behind."""
@@ -137,11 +142,7 @@ def search(model, source):
         return_dict_in_generate=True,
         output_scores=True,
     )
-    tokens = out.sequences[0, 1:].tolist()
-    eos = model.config.eos_token_id
-    if eos in tokens:
-        tokens = tokens[: tokens.index(eos)]
-    return tokens, float(out.sequences_scores[0] - out.sequences_scores[1])
+    return best_beam(out, 1, model.config.eos_token_id)
 
 
 def make_goldens(name, spec, root):
@@ -195,10 +196,7 @@ def make_goldens(name, spec, root):
         seed=str(spec["seed"]),
         largest_error=f"{error:.2g}",
     )
-    save_file(tensors, folder / "golden.safetensors", metadata=dict(notes=json.dumps(notes)))
-    for path in folder.iterdir():
-        path.chmod(0o644)
-        assert path.stat().st_size < 300_000, path
+    write(tensors, notes, folder)
     ended = int((beams[:, -1] < 0).sum())
     print(
         f"{name}: {sum(p.numel() for p in model.parameters())} parameters, largest error {error:.1e}, "
@@ -207,18 +205,5 @@ def make_goldens(name, spec, root):
     )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = pathlib.Path(__file__).resolve().parents[4] / "tests" / "data" / "golden_models"
-    parser.add_argument("--out", type=pathlib.Path, default=default)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODELS))
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for name in args.names or MODELS:
-        make_goldens(name, MODELS[name], args.out)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, MODELS, make_goldens)

@@ -7,13 +7,13 @@ with eager attention. `golden.safetensors` beside it holds a prompt [n] and the 
 positions [n, vocab]. Everything follows from the seeds below. Needs requirements.txt.
 """
 
-import argparse
 import json
 import pathlib
 
 import peft
 import torch
 import transformers
+from make_goldens import run
 from safetensors.torch import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
@@ -145,19 +145,5 @@ def make(name, spec, out):
     print(f"{name}: {size} bytes, change {change:.3g}, error {error:.1e}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--out", type=pathlib.Path, default=ROOT / "tests" / "data" / "golden_loras"
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ADAPTERS))
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for name in args.names or ADAPTERS:
-        make(name, ADAPTERS[name], args.out)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, ADAPTERS, make, folder="golden_loras")

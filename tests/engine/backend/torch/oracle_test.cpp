@@ -101,7 +101,7 @@ void expect_greedy(const Golden& golden, Driver& driver, const std::vector<int>&
       ASSERT_TRUE(results[i].status.ok()) << results[i].status;
       if (results[i].readout.row.empty()) continue;
       Stream& s = *running[i];
-      if (!s.steps.empty()) {
+      if (s.got.size() < s.steps.size()) {
         expect_close(logprobs(results[i].readout)[0], s.steps[s.got.size()], "step");
       }
       s.got.push_back(results[i].readout.row[0].argmax);

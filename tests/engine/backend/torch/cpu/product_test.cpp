@@ -196,7 +196,10 @@ void ProductOn::expect_same_bits(Then then) {
     }
     for (const int threads : test::kSanitized ? std::vector{1, 3} : std::vector{1, 2, 3, 5}) {
       cpu::set_team_size(threads);
-      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14, 15, 17, 28, 29, 40}) {
+      for (const int64_t rows :
+           test::kSanitized
+               ? std::vector<int64_t>{1, 4, 9, 17, 40}
+               : std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14, 15, 17, 28, 29, 40}) {
         // Different row indices and batches each time.
         const int64_t first = (rows * 7 + threads) % kRows;
         std::vector<double> batch;

@@ -5,6 +5,7 @@
 
 #include "engine/backend/torch/cpu/narrow_row.h"
 #include "tests/engine/backend/torch/cuda/kernels/quantized_check.h"
+#include "tests/sanitized.h"
 
 namespace tandem::cuda {
 namespace {
@@ -85,8 +86,11 @@ TEST_P(BlockProductKernel, AddsActivatesAndGates) {
 
 // Exactness of greedy decoding depends on this property.
 TEST_P(BlockProductKernel, IsBatchInvariantUpToSixteenRows) {
-  std::vector<int> all = first_rows(kMostProductRows + 1);
-  all.erase(all.begin());
+  std::vector<int> all = {1, 9, 16};
+  if (!test::kSanitized) {
+    all = first_rows(kMostProductRows + 1);
+    all.erase(all.begin());
+  }
   EXPECT_EQ(
       check_blocks_rows<BFloat16>({.type = GetParam(), .outs = 18, .in = inputs(64)}, 90, all), "");
   const BlocksShape gated{
