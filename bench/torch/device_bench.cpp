@@ -422,8 +422,8 @@ void Bench::lora(const std::string& name, int64_t outs, int64_t in, int rank, in
   std::vector<LoraLayer> layers(static_cast<size_t>(copies * n));
   for (size_t i = 0; i < layers.size(); ++i) {
     LoraLayer& l = layers[i];
-    l.a = a.const_data_ptr<float>() + static_cast<int64_t>(i) * rank * in;
-    l.b[0] = b.const_data_ptr<float>() + static_cast<int64_t>(i) * rank * outs;
+    l.a = static_cast<const float*>(a.const_data_ptr()) + static_cast<int64_t>(i) * rank * in;
+    l.b[0] = static_cast<const float*>(b.const_data_ptr()) + static_cast<int64_t>(i) * rank * outs;
     for (int m = 0; m < kMostLoraMatrices; ++m) {
       l.rank_end[m] = rank;
       l.column_end[m] = static_cast<int32_t>(outs);
