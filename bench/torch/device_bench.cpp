@@ -11,8 +11,9 @@
 // blocks.q4_k.gate_up.rows_1.
 //
 // product.gate_up.difference, packed.gate_up.difference, lora.*.difference (if the device has such
-// kernels) and attention.*.difference are the largest difference from fp64 on the CPU, relative to the root mean square. blocks.q4_k.gate_up.difference
-// is the relative difference from the CPU's product. If one is too large, the exit status is 1.
+// kernels) and attention.*.difference are the largest difference from fp64 on the CPU, relative to
+// the root mean square. blocks.q4_k.gate_up.difference is the relative difference from the CPU's
+// product. If one is too large, the exit status is 1.
 //
 //   build/cuda/bin/bench_device --device cuda:0
 #include <ATen/TensorOperators.h>
@@ -430,10 +431,10 @@ void Bench::lora(const std::string& name, int64_t outs, int64_t in, int rank, in
     }
     l.scale[0] = 1;
   }
-  const at::Tensor table = at::from_blob(layers.data(),
-                                         {static_cast<int64_t>(layers.size() * sizeof(LoraLayer))},
-                                         at::kByte)
-                               .to(device_);
+  const at::Tensor table =
+      at::from_blob(layers.data(), {static_cast<int64_t>(layers.size() * sizeof(LoraLayer))},
+                    at::kByte)
+          .to(device_);
   const auto* const first = static_cast<const LoraLayer*>(table.const_data_ptr());
   std::vector<int64_t> adapters;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -579,7 +580,8 @@ int run(const std::vector<std::string>& args) {
   bool help = false;
   Flags flags;
   flags.text("device", "NAME", "cpu:0 or cuda:0 (cpu:0)", &device);
-  flags.texts("only", "NAME", "ceilings, products, blocks, loras, attention; repeatable (all)", &only);
+  flags.texts("only", "NAME", "ceilings, products, blocks, loras, attention; repeatable (all)",
+              &only);
   flags.number("seconds", "S", "time per number (0.2)", 0.0001, 600, &seconds);
   flags.number("threads", "N", "of a CPU device (2)", 1, 1024, &threads);
   flags.toggle("small", "small shapes, to test this program", &small);

@@ -168,7 +168,8 @@ void add_lora(at::Tensor& to, const at::Tensor& x, const LoraRowsOfLayer& rows, 
       const int64_t first = m == 0 ? 0 : layer.rank_end[m - 1];
       const int64_t column = m == 0 ? 0 : layer.column_end[m - 1];
       const int64_t rank = layer.rank_end[m] - first, width = layer.column_end[m] - column;
-      to.select(0, r).narrow(0, column, width)
+      to.select(0, r)
+          .narrow(0, column, width)
           .add_(at::mv(numbers(layer.b[m], {rank, width}).t(), inner.narrow(0, first, rank)),
                 layer.scale[m]);
     }

@@ -122,15 +122,16 @@ class Executor {
   BlockReader reader_;
   std::vector<int> ids_;          // scratch of head_need()
   std::vector<LoraGroup> loras_;  // of a segment, without Ops::add_lora
-  std::vector<LoraColumns> lora_columns_;  // with it, by Plan::segments; empty: no row has an adapter
-  RowBuffer x_;                   // [rows, hidden] residual stream
-  RowBuffer part_;                // the same, of a segment that not all rows run
-  RowBuffer hidden_;              // [reads, hidden] the head's input
-  RowBuffer pooled_;              // [pooled rows, hidden]
-  RowBuffer normed_;              // the same, after the last norm
-  RowBuffer logits_;              // [reads of a block, vocab] fp32
-  RowBuffer answers_;             // [reads of a block] RowAnswer, of device queues with a queue
-  Readback readback_;             // of either
+  std::vector<LoraColumns>
+      lora_columns_;   // with it, by Plan::segments; empty: no row has an adapter
+  RowBuffer x_;        // [rows, hidden] residual stream
+  RowBuffer part_;     // the same, of a segment that not all rows run
+  RowBuffer hidden_;   // [reads, hidden] the head's input
+  RowBuffer pooled_;   // [pooled rows, hidden]
+  RowBuffer normed_;   // the same, after the last norm
+  RowBuffer logits_;   // [reads of a block, vocab] fp32
+  RowBuffer answers_;  // [reads of a block] RowAnswer, of device queues with a queue
+  Readback readback_;  // of either
   std::unique_ptr<StepGraphs> graphs_;  // null: steps are not replayed
   AnswerCache* const answer_cache_;
   std::deque<std::unique_ptr<Started>> started_;  // oldest first

@@ -18,9 +18,8 @@ constexpr int kMostExtra = 2048;
 constexpr size_t kMostPages = 32768;
 constexpr size_t kStagingBytes =
     (kMostExtra + kMostPages) * sizeof(int32_t) +
-    StepGraphs::kMostRows *
-        (10 * sizeof(int32_t) + 3 * sizeof(int64_t) + sizeof(RowQuestion) + sizeof(ChosenToken) +
-         sizeof(LoraLayer*)) +
+    StepGraphs::kMostRows * (10 * sizeof(int32_t) + 3 * sizeof(int64_t) + sizeof(RowQuestion) +
+                             sizeof(ChosenToken) + sizeof(LoraLayer*)) +
     20 * size_t{16};
 static_assert(AnswerCache::kMostReads >= StepGraphs::kMostRows, "each batch has its own places");
 
@@ -151,9 +150,8 @@ StepGraphs::Step StepGraphs::stage(const Given& given, const Shape& shape) {
     step.tokens = reinterpret_cast<int32_t*>(tokens_.get());
   }
   if (shape.caches) {
-    step.places =
-        staging_.place(
-            padded(given.places, shape.reads, [](int64_t) { return AnswerCache::kNowhere; }));
+    step.places = staging_.place(
+        padded(given.places, shape.reads, [](int64_t) { return AnswerCache::kNowhere; }));
   }
   if (shape.chosen || shape.caches) step.cached = answer_cache_.answers();
   if (given.loras != nullptr) {

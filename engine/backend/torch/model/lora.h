@@ -86,7 +86,7 @@ struct LoraGroup {
 struct LoraGroups {
   LoraGroups() = default;
   template <std::convertible_to<std::span<const LoraGroup>> Groups>
-  LoraGroups(const Groups& all) : groups(all) {}             // NOLINT(google-explicit-constructor)
+  LoraGroups(const Groups& all) : groups(all) {}  // NOLINT(google-explicit-constructor)
   LoraGroups(const LoraView& for_kernels) : view(for_kernels) {}  // NOLINT: the same
 
   bool empty() const { return groups.empty() && view.rank == 0; }

@@ -89,8 +89,7 @@ __device__ void read_inputs(R (&to)[kThreadInputs], const Ptr<const T>& row, int
   }
 #pragma unroll
   for (int i = 0; i < kThreadInputs; ++i) {
-    const bool is_there =
-        mutated(Mutant::kLoraTailCut) ? k + kThreadInputs <= in : k + i < in;
+    const bool is_there = mutated(Mutant::kLoraTailCut) ? k + kThreadInputs <= in : k + i < in;
     to[i] = is_there || mutated(Mutant::kLoraTail) ? static_cast<R>(row[k + i]) : R(0);
   }
 }

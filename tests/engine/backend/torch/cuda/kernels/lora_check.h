@@ -65,7 +65,8 @@ class LoraRig {
       }
     }
     const DeviceArray<T> on_device("x", x);
-    const DeviceArray<To> to = s.add ? DeviceArray<To>("to", before) : DeviceArray<To>("to", n * columns_);
+    const DeviceArray<To> to =
+        s.add ? DeviceArray<To>("to", before) : DeviceArray<To>("to", n * columns_);
     const DeviceArray<R> ranks("ranks", n * (most_ranks_ + kSpare));
     LoraArguments<T> a;
     a.adapter = adapter;
@@ -268,10 +269,10 @@ std::string check_added_rows(int64_t rows, int64_t width, uint64_t seed) {
   for (int64_t i = 0; i < rows * width; ++i) {
     const int64_t from = places[static_cast<size_t>(i / width)];
     const auto x = static_cast<R>(before[static_cast<size_t>(i)]);
-    const R want = from < 0 ? x
-                            : static_cast<R>(static_cast<T>(
-                                  x + static_cast<R>(sums[static_cast<size_t>(
-                                          from * width + i % width)])));
+    const R want =
+        from < 0 ? x
+                 : static_cast<R>(static_cast<T>(
+                       x + static_cast<R>(sums[static_cast<size_t>(from * width + i % width)])));
     if (static_cast<R>(to[i]) != want) return absl::StrCat("number ", i);
   }
   return "";

@@ -63,13 +63,11 @@ TYPED_TEST(ProductKernel, GatesAfterAdditions) {
       if (AddedNumbers::place(static_cast<int>(i / 37)) < 0) ASSERT_EQ(with[i], plain[i]) << i;
     }
   }
-  EXPECT_EQ(check_product<TypeParam>({.outs = 2 * 20,
-                                      .in = 264,
-                                      .then = ProductThen::kGate,
-                                      .normed = true,
-                                      .added = true},
-                                     3, 51),
-            "");
+  EXPECT_EQ(
+      check_product<TypeParam>(
+          {.outs = 2 * 20, .in = 264, .then = ProductThen::kGate, .normed = true, .added = true}, 3,
+          51),
+      "");
 }
 
 TYPED_TEST(ProductKernel, FusesTheNorm) {

@@ -84,8 +84,7 @@ TEST_P(BlockProductKernel, AddsActivatesAndGates) {
 }
 
 TEST_P(BlockProductKernel, GatesAfterAdditions) {
-  BlocksShape s{
-      .type = GetParam(), .outs = 2 * 20, .in = inputs(64), .then = ProductThen::kGate};
+  BlocksShape s{.type = GetParam(), .outs = 2 * 20, .in = inputs(64), .then = ProductThen::kGate};
   s.added = true;
   for (const int rows : {2, 11}) {
     EXPECT_EQ(check_blocks<BFloat16>(s, rows, 80 + static_cast<uint64_t>(rows)), "");
