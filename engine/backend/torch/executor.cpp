@@ -108,7 +108,7 @@ bool Executor::start(const Batch& batch) {
   if (!std::ranges::all_of(plan_.items, is_built)) return false;
   const std::span works(batch.works);
   const std::vector<ReadBlock> blocks = read_blocks(batch);
-  if (blocks.size() != 1 || !graphs_->can_run(plan_) ||
+  if (blocks.size() != 1 || !StepGraphs::can_run(plan_, !lora_columns_.empty()) ||
       !answers_suffice(works, shape_.vocab_size)) {
     return false;
   }
@@ -164,7 +164,7 @@ void Executor::build(const Batch& batch, const Plan::CachedOf& cached_of) {
 
 void Executor::set_loras() {
   lora_columns_.clear();
-  if (ops_.add_lora == nullptr || plan_.adapted_rows == 0) return;
+  if (plan_.adapted_rows == 0) return;
   for (const Segment& segment : plan_.segments) {
     LoraColumns& c = lora_columns_.emplace_back();
     const auto rows = segment.all ? static_cast<size_t>(plan_.rows()) : segment.index.size();
@@ -172,6 +172,7 @@ void Executor::set_loras() {
     c.added.assign(rows, -1);
     for (const LoraRows& l : segment.loras) {
       const LoraWeights& weights = extras_.loras[l.lora.index()];
+      if (weights.for_kernels() == nullptr) return lora_columns_.clear();
       c.rank = std::max(c.rank, weights.rank());
       c.parts |= weights.parts();
       for (const int64_t row : l.rows) {
@@ -260,7 +261,9 @@ void Executor::follow_others() const {
 }
 
 bool Executor::step(const Batch& batch, const std::vector<ReadBlock>& blocks) {
-  if (graphs_ == nullptr || blocks.size() != 1 || !graphs_->can_run(plan_)) return false;
+  if (graphs_ == nullptr || blocks.size() != 1 ||
+      !StepGraphs::can_run(plan_, !lora_columns_.empty()))
+    return false;
   const std::span works(batch.works);
   graphs_->run(plan_, questions_, ids_needed(works, shape_.vocab_size),
                answers_suffice(works, shape_.vocab_size), lora_columns_);

@@ -52,7 +52,7 @@ StepGraphs::StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool
                mutated(GraphMutation::kOneArea) ? 1 : AnswerCache::kMostBatches),
       tokens_(pool.device_queue->queue->device_memory(kMostRows * sizeof(int32_t))) {}
 
-bool StepGraphs::can_run(const Plan& plan) const {
+bool StepGraphs::can_run(const Plan& plan, bool loras) {
   if (plan.rows() == 0 || plan.rows() > kMostRows || plan.reads == 0 || plan.reads > kMostRows ||
       plan.pooled > 0) {
     return false;
@@ -60,7 +60,7 @@ bool StepGraphs::can_run(const Plan& plan) const {
   const bool only_tokens = plan.replaced.empty() && plan.masks.empty() && plan.embedded.empty();
   const bool moves = plan.load.size() > 0 || plan.save.size() > 0;
   if (!only_tokens || moves || plan.memory.valid() || !plan.heads.empty()) return false;
-  if (plan.adapted_rows > 0 && ops_.add_lora == nullptr) return false;
+  if (plan.adapted_rows > 0 && !loras) return false;
   if (plan.segments.size() != 1 || plan.captures.size() != 1) return false;
   const Segment& layers = plan.segments.front();
   const Capture& read = plan.captures.front();

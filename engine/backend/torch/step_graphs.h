@@ -91,7 +91,8 @@ class StepGraphs {
              const AnswerCache& answers, const Buffers& buffers);
 
   // Whether the plan is a step that a graph can run.
-  bool can_run(const Plan& plan) const;
+  // loras: whether there are LoraColumns of rows with adapters
+  static bool can_run(const Plan& plan, bool loras = false);
 
   // Puts the plan's rows on the queue, from tokens to the logits of all reads, [reads, vocab], of
   // which the first `ids` columns are needed, and to answers if these suffice. questions: [reads];
