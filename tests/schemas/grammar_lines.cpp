@@ -6,13 +6,15 @@
 // texts; `walks`, a number of random answers, with `seed` and `most`, their tokens at most.
 //
 // Writes one JSON object a line: `error`, or `accepted`, for each group whether one of its texts is
-// an answer; `walks`, texts, null if not complete; `compile_us` and `mask_us`, microseconds.
+// an answer; `walks`, texts, null if not complete; `compile_us`, `mask_us` and `warm_us`,
+// microseconds of processor time; `slowest`, the text before the slowest of `mask_us`. `warm_us`
+// are the masks of the same texts by a matcher that has followed all of them before.
 //
 // A text is followed token by token. Each mask must agree with what the matcher consumes.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -23,6 +25,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/gguf/tokenizer.h"
 #include "engine/text/grammar.h"
@@ -33,7 +36,6 @@ namespace {
 
 using Json = nlohmann::json;
 using Kind = GrammarSpec::Kind;
-using Time = std::chrono::steady_clock;
 
 const std::map<std::string, Kind> kKinds = {
     {"json_schema", Kind::kJsonSchema},
@@ -54,6 +56,13 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer_of(const std::string&
   return Tokenizer::parse(path, texts->tokenizer_json, texts->tokenizer_config_json);
 }
 
+// Microseconds of processor time of this program: other programs do not lengthen it.
+int64_t now_us() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000 + time.tv_nsec / 1000;
+}
+
 // The last special token: an end-of-text token for these tests.
 Token end_of(const Tokenizer& tokenizer) {
   Token end = tokenizer.vocab_size() - 1;
@@ -68,11 +77,12 @@ class Lines {
 
   Json answer(const Json& line) {
     mask_us_.clear();
-    const auto before = Time::now();
+    slowest_us_ = -1;
+    const int64_t before = now_us();
     const absl::StatusOr<GrammarMatcher> start =
         words_->compile({kKinds.at(line.value("kind", "json_schema")), line.at("text"),
                          line.value("whitespace", "")});
-    const int64_t compile_us = since(before);
+    const int64_t compile_us = now_us() - before;
     Json out = {{"compile_us", compile_us}};
     if (!start.ok()) {
       out["error"] = std::string(start.status().message());
@@ -81,21 +91,30 @@ class Lines {
     out["accepted"] = Json::array();
     for (const Json& group : line.value("groups", Json::array())) {
       bool accepted = false;
-      for (const Json& text : group) accepted = accepted || follow(*start, text);
+      for (const Json& text : group) {
+        absl::StatusOr<GrammarMatcher> m = start->copy();
+        accepted = accepted || (m.ok() && follow(*m, text));
+        note_failure();
+      }
       out["accepted"].push_back(accepted);
     }
+    out["slowest"] = slowest_;
     std::mt19937_64 rng(line.value("seed", 1));
     for (int i = 0; i < line.value("walks", 0); ++i) {
       out["walks"].push_back(walk(*start, line.value("most", 400), rng));
+      note_failure();
     }
-    out["mask_us"] = mask_us_;
-    if (!failed_.empty()) out["failed"] = std::exchange(failed_, "");
+    out["mask_us"] = std::exchange(mask_us_, {});
+    if (line.value("warm", false))
+      out["warm_us"] = warm(*start, line.value("groups", Json::array()));
+    if (!first_failed_.empty()) out["failed"] = std::exchange(first_failed_, "");
     return out;
   }
 
  private:
-  static int64_t since(Time::time_point before) {
-    return std::chrono::duration_cast<std::chrono::microseconds>(Time::now() - before).count();
+  void note_failure() {
+    const std::string failed = std::exchange(failed_, "");
+    if (first_failed_.empty()) first_failed_ = failed;
   }
 
   bool has(Token t) const {
@@ -103,11 +122,29 @@ class Lines {
     return i / 32 < bits_.size() && (bits_[i / 32] >> (i % 32) & 1) != 0;
   }
 
+  // Times of all masks, by one matcher that goes back to the start after each text.
+  std::vector<int64_t> warm(const GrammarMatcher& start, const Json& groups) {
+    absl::StatusOr<GrammarMatcher> m = start.copy();
+    for (int pass = 0; pass < 2 && m.ok(); ++pass) {
+      mask_us_.clear();
+      for (const Json& group : groups) {
+        for (const Json& text : group) {
+          follow(*m, text);
+          if (failed_.empty()) continue;
+          failed_.clear();
+          m = start.copy();
+          if (!m.ok()) break;
+        }
+      }
+    }
+    return std::exchange(mask_us_, {});
+  }
+
   // Fills bits_. Returns whether the text may end.
   bool mask(GrammarMatcher& m) {
-    const auto before = Time::now();
+    const int64_t before = now_us();
     const absl::StatusOr<bool> may_end = m.mask(bits_);
-    mask_us_.push_back(since(before));
+    mask_us_.push_back(now_us() - before);
     if (!may_end.ok()) {
       failed_ = std::string(may_end.status().message());
       std::ranges::fill(bits_, 0);
@@ -115,22 +152,41 @@ class Lines {
     return may_end.ok() && *may_end;
   }
 
-  bool follow(const GrammarMatcher& start, const std::string& text) {
+  // Whether the matcher consumes token t, number i of a text, exactly if it is legal.
+  bool consumes(GrammarMatcher& m, Token t, bool legal, size_t i) {
+    const absl::StatusOr<size_t> consumed = m.advance(std::vector<Token>{t});
+    if (!consumed.ok()) {
+      failed_ = std::string(consumed.status().message());
+    } else if ((*consumed == 1) != legal) {
+      failed_ = absl::StrCat("the mask ", legal ? "allows" : "forbids", " token ", t, " at ", i,
+                             ", and the matcher ", legal ? "refuses" : "consumes", " it");
+    }
+    return failed_.empty();
+  }
+
+  // Whether the text is an answer. `m` is at the start, before and after.
+  bool follow(GrammarMatcher& m, const std::string& text) {
     const absl::StatusOr<std::vector<Token>> path =
         tokenizer_->encode(text, false, SpecialText::kPlain);
-    absl::StatusOr<GrammarMatcher> m = start.copy();
-    if (!path.ok() || !m.ok()) return false;
-    for (const Token t : *path) {
-      mask(*m);
-      const bool legal = has(t);
-      const absl::StatusOr<size_t> consumed = m->advance(std::vector<Token>{t});
-      if (!consumed.ok() || (*consumed == 1) != legal) {
-        failed_ = "the mask and the matcher differ at token " + std::to_string(t);
-        return false;
+    if (!path.ok()) return false;
+    std::string before;
+    for (size_t i = 0; i <= path->size(); ++i) {
+      const bool may_end = mask(m);
+      if (!failed_.empty()) return false;
+      if (mask_us_.back() > slowest_us_) {
+        slowest_us_ = mask_us_.back();
+        slowest_ = before;
       }
-      if (!legal) return false;
+      const bool whole = i == path->size();
+      const bool legal = !whole && has((*path)[i]);
+      if (!whole && !consumes(m, (*path)[i], legal, i)) return false;
+      if (whole || !legal) {
+        if (!m.rollback(i).ok()) failed_ = "the matcher does not go back";
+        return whole && may_end;
+      }
+      before += tokenizer_->token_bytes((*path)[i]);
     }
-    return mask(*m);
+    return false;
   }
 
   // Uniformly random among the legal tokens, but in each fourth step among those that close.
@@ -140,6 +196,7 @@ class Lines {
     std::string text;
     for (int step = 0; step < most; ++step) {
       const bool may_end = mask(*m);
+      if (!failed_.empty()) return nullptr;
       if (may_end && (rng() & 3) == 0) return text;
       std::vector<Token> legal;
       std::vector<Token> closing;
@@ -152,11 +209,7 @@ class Lines {
       if (legal.empty()) return may_end ? Json(text) : Json(nullptr);
       const std::vector<Token>& from = closing.empty() || (rng() & 3) != 0 ? legal : closing;
       const Token t = from[rng() % from.size()];
-      const absl::StatusOr<size_t> consumed = m->advance(std::vector<Token>{t});
-      if (!consumed.ok() || *consumed != 1) {
-        failed_ = "the mask and the matcher differ at token " + std::to_string(t);
-        return nullptr;
-      }
+      if (!consumes(*m, t, true, static_cast<size_t>(step))) return nullptr;
       text += tokenizer_->token_bytes(t);
     }
     return nullptr;
@@ -166,7 +219,10 @@ class Lines {
   const std::shared_ptr<const GrammarVocabulary> words_;
   std::vector<uint32_t> bits_;
   std::vector<int64_t> mask_us_;
-  std::string failed_;  // a limit, or a contradiction
+  int64_t slowest_us_ = -1;
+  std::string slowest_;
+  std::string failed_;        // of the current text: a limit, or a contradiction
+  std::string first_failed_;  // of the current line
 };
 
 int run(const std::string& path) {
