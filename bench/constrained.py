@@ -259,7 +259,7 @@ def servers(args) -> Iterator[dict[str, Callable[[Side, str, int], Answer]]]:
         asks = {"Tandem": lambda side, text, n: from_tandem(client, side, text, n)}
         if args.llama_server:
             most = max(args.streams)
-            flags = [f"--parallel={most}", *args.llama_flags.split()]
+            flags = ["--parallel", str(most), *args.llama_flags.split()]
             server = stack.enter_context(
                 llama_server(args.llama_server, args.large, flags, machine.cores(), 1024 * most)
             )

@@ -10,8 +10,10 @@
 // microseconds of processor time; `slowest`, the text before the slowest of `mask_us`. `warm_us`
 // are the masks of the same texts by a matcher that has followed all of them before.
 //
-// A text is followed token by token. Each mask must agree with what the matcher consumes.
+// A text is followed token by token. Each mask must agree with what the matcher consumes. Fixed
+// parts of a text are followed in the spelling that the mask allows.
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
@@ -92,8 +94,9 @@ class Lines {
     for (const Json& group : line.value("groups", Json::array())) {
       bool accepted = false;
       for (const Json& text : group) {
+        if (accepted) break;
         absl::StatusOr<GrammarMatcher> m = start->copy();
-        accepted = accepted || (m.ok() && follow(*m, text));
+        accepted = m.ok() && follow(*m, text);
         note_failure();
       }
       out["accepted"].push_back(accepted);
@@ -152,41 +155,76 @@ class Lines {
     return may_end.ok() && *may_end;
   }
 
-  // Whether the matcher consumes token t, number i of a text, exactly if it is legal.
-  bool consumes(GrammarMatcher& m, Token t, bool legal, size_t i) {
-    const absl::StatusOr<size_t> consumed = m.advance(std::vector<Token>{t});
-    if (!consumed.ok()) {
-      failed_ = std::string(consumed.status().message());
-    } else if ((*consumed == 1) != legal) {
-      failed_ = absl::StrCat("the mask ", legal ? "allows" : "forbids", " token ", t, " at ", i,
-                             ", and the matcher ", legal ? "refuses" : "consumes", " it");
+  // The token that is legal alone; -1: there are more, or none. There the text is fixed, and the
+  // mask has it in the tokenizer's own spelling. The matcher consumes every spelling.
+  Token only_legal() const {
+    Token only = -1;
+    for (size_t i = 0; i < bits_.size(); ++i) {
+      if (bits_[i] == 0) continue;
+      if (only >= 0 || !std::has_single_bit(bits_[i])) return -1;
+      only = static_cast<Token>(32 * i) + std::countr_zero(bits_[i]);
     }
-    return failed_.empty();
+    return only;
+  }
+
+  // Consumes t, number i of a text, if it is legal. Fills failed_ if the matcher contradicts.
+  bool consume(GrammarMatcher& m, Token t, size_t i) {
+    const bool legal = has(t);
+    const absl::StatusOr<size_t> consumed = m.validate(std::vector<Token>{t});
+    const absl::StatusOr<size_t> advanced =
+        legal && consumed.ok() ? m.advance(std::vector<Token>{t}) : consumed;
+    if (!advanced.ok()) {
+      failed_ = std::string(advanced.status().message());
+    } else if (*consumed != *advanced || (*consumed == 1) != legal) {
+      const Token only = only_legal();
+      const std::string fixed = only >= 0 ? tokenizer_->token_bytes(only) : "";
+      const std::string bytes = tokenizer_->token_bytes(t);
+      const bool spelling =
+          !legal && only >= 0 && (absl::StartsWith(fixed, bytes) || absl::StartsWith(bytes, fixed));
+      if (!spelling) {
+        failed_ = absl::StrCat("the mask ", legal ? "allows" : "forbids", " token ", t, " at ", i,
+                               ", and the matcher ", legal ? "refuses" : "consumes", " it");
+      }
+    }
+    return legal && failed_.empty();
   }
 
   // Whether the text is an answer. `m` is at the start, before and after.
   bool follow(GrammarMatcher& m, const std::string& text) {
-    const absl::StatusOr<std::vector<Token>> path =
-        tokenizer_->encode(text, false, SpecialText::kPlain);
-    if (!path.ok()) return false;
-    std::string before;
-    for (size_t i = 0; i <= path->size(); ++i) {
+    absl::StatusOr<std::vector<Token>> path = tokenizer_->encode(text, false, SpecialText::kPlain);
+    size_t at = 0;    // in the text
+    size_t next = 0;  // in the path, which is that of the rest of the text
+    size_t consumed = 0;
+    bool accepted = false;
+    while (path.ok()) {
       const bool may_end = mask(m);
       if (!failed_.empty()) return false;
       if (mask_us_.back() > slowest_us_) {
         slowest_us_ = mask_us_.back();
-        slowest_ = before;
+        slowest_ = text.substr(0, at);
       }
-      const bool whole = i == path->size();
-      const bool legal = !whole && has((*path)[i]);
-      if (!whole && !consumes(m, (*path)[i], legal, i)) return false;
-      if (whole || !legal) {
-        if (!m.rollback(i).ok()) failed_ = "the matcher does not go back";
-        return whole && may_end;
+      if (next == path->size()) {
+        accepted = may_end;
+        break;
       }
-      before += tokenizer_->token_bytes((*path)[i]);
+      Token t = (*path)[next++];
+      if (const Token only = only_legal(); !has(t) && only >= 0) {
+        const std::string fixed = tokenizer_->token_bytes(only);
+        if (!fixed.empty() && absl::StartsWith(text.substr(at), fixed)) {
+          t = only;
+          next = 0;
+          path = tokenizer_->encode(text.substr(at + fixed.size()), false, SpecialText::kPlain);
+        }
+      }
+      if (!consume(m, t, consumed)) {
+        if (!failed_.empty()) return false;
+        break;
+      }
+      ++consumed;
+      at += tokenizer_->token_bytes(t).size();
     }
-    return false;
+    if (!m.rollback(consumed).ok()) failed_ = "the matcher does not go back";
+    return accepted;
   }
 
   // Uniformly random among the legal tokens, but in each fourth step among those that close.
@@ -209,7 +247,7 @@ class Lines {
       if (legal.empty()) return may_end ? Json(text) : Json(nullptr);
       const std::vector<Token>& from = closing.empty() || (rng() & 3) != 0 ? legal : closing;
       const Token t = from[rng() % from.size()];
-      if (!consumes(*m, t, true, static_cast<size_t>(step))) return nullptr;
+      if (!consume(*m, t, static_cast<size_t>(step))) return nullptr;
       text += tokenizer_->token_bytes(t);
     }
     return nullptr;

@@ -33,7 +33,7 @@ std::shared_ptr<const Tokenizer> call_tokenizer() {
   };
   for (const char* const word :
        {"{\"name\": \"", "get",    "_weather", "\", \"", "arguments", "parameters", "\": {\"",
-        "city",          "\": \"", "Zürich",   "\"}}",   "\"}",       "{\"",        "now",
+        "city",          "\": \"", "Paris",    "\"}}",   "\"}",       "{\"",        "now",
         "```",           "tool",   "_code",    "=\"",    "\")",       "()",         "functools",
         "json",          "Let",    " me",      " look",  "Done",      "{}}",        "\": "}) {
     add(word, false);
@@ -150,10 +150,10 @@ struct Golden {
   std::string text, expected;
 };
 
-constexpr char kNamed[] = R"({"name": "get_weather", "arguments": {"city": "Zürich"}})";
-constexpr char kLlamaCall[] = R"({"name": "get_weather", "parameters": {"city": "Zürich"}})";
-constexpr char kWeather[] = R"( #get_weather({"city": "Zürich"}))";
-constexpr char kPythonWeather[] = R"( #get_weather({"city":"Zürich"}))";
+constexpr char kNamed[] = R"({"name": "get_weather", "arguments": {"city": "Paris"}})";
+constexpr char kLlamaCall[] = R"({"name": "get_weather", "parameters": {"city": "Paris"}})";
+constexpr char kWeather[] = R"( #get_weather({"city": "Paris"}))";
+constexpr char kPythonWeather[] = R"( #get_weather({"city":"Paris"}))";
 
 TEST_F(CallSplits, OneCall) {
   const Golden goldens[] = {
@@ -162,11 +162,11 @@ TEST_F(CallSplits, OneCall) {
       {ToolFormat::kLlama3, kLlamaCall, kWeather},
       {ToolFormat::kLlama3, absl::StrCat("<|python_tag|>", kLlamaCall), kWeather},
       {ToolFormat::kMistral, absl::StrCat("[TOOL_CALLS] [", kNamed, "]"), kWeather},
-      {ToolFormat::kMistral, R"([TOOL_CALLS]get_weather[ARGS]{"city": "Zürich"})", kWeather},
+      {ToolFormat::kMistral, R"([TOOL_CALLS]get_weather[ARGS]{"city": "Paris"})", kWeather},
       {ToolFormat::kPhi4, absl::StrCat("<|tool_call|>[", kNamed, "]<|/tool_call|>"), kWeather},
       {ToolFormat::kPhi4, absl::StrCat("functools[", kNamed, "]"), kWeather},
-      {ToolFormat::kGemma, "```tool_code\nget_weather(city=\"Zürich\")\n```", kPythonWeather},
-      {ToolFormat::kGemma, "[get_weather(city=\"Zürich\")]", kPythonWeather},
+      {ToolFormat::kGemma, "```tool_code\nget_weather(city=\"Paris\")\n```", kPythonWeather},
+      {ToolFormat::kGemma, "[get_weather(city=\"Paris\")]", kPythonWeather},
       {ToolFormat::kGemma, kLlamaCall, kWeather},
   };
   for (const Golden& golden : goldens) {
@@ -202,7 +202,7 @@ TEST_F(CallSplits, ParallelCallsAndTextAround) {
       {ToolFormat::kMistral,
        absl::StrCat("Let me look. [TOOL_CALLS] [", kNamed, ", ", now, "] Done."), expected},
       {ToolFormat::kMistral,
-       R"(Let me look.[TOOL_CALLS]get_weather[ARGS]{"city": "Zürich"}[TOOL_CALLS]now[ARGS]{} Done.)",
+       R"(Let me look.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]now[ARGS]{} Done.)",
        expected},
       {ToolFormat::kPhi4,
        absl::StrCat("Let me look. <|tool_call|>[", kNamed, ", ", now, "]<|/tool_call|> Done."),
@@ -210,9 +210,9 @@ TEST_F(CallSplits, ParallelCallsAndTextAround) {
       {ToolFormat::kPhi4, absl::StrCat("Let me look.\nfunctools[", kNamed, ", ", now, "]\nDone."),
        expected},
       {ToolFormat::kGemma,
-       "Let me look.\n```tool_code\nget_weather(city=\"Zürich\")\nnow()\n```\nDone.",
+       "Let me look.\n```tool_code\nget_weather(city=\"Paris\")\nnow()\n```\nDone.",
        absl::StrCat("Let me look.Done.", kPythonWeather, " #now({})")},
-      {ToolFormat::kGemma, "Let me look.\n[get_weather(city=\"Zürich\"), now()]\nDone.",
+      {ToolFormat::kGemma, "Let me look.\n[get_weather(city=\"Paris\"), now()]\nDone.",
        absl::StrCat("Let me look.Done.", kPythonWeather, " #now({})")},
   };
   std::mt19937 random(3);
