@@ -2,12 +2,14 @@
 
     pip download --no-deps --dest FOLDER bfcl-eval==2026.3.23
     python -m bench.bfcl --package FOLDER/bfcl_eval-2026.3.23-py3-none-any.whl --model FILE.gguf
-        [--tandem build/release/bin/tandem-server] [--llama-server PATH] [--problems 100] [--out FILE]
+        [--tandem build/release/bin/tandem-server] [--llama-server PATH] [--limit 100] [--out FILE]
 
 Each problem is one greedy chat request with tools; the servers run one after the other. Problems, expected calls
 and the comparison of calls (AST match) are those of the package, which is licensed under Apache 2.0 and is neither
 installed nor changed. Its checks of Java and JavaScript, which need parsers, are not loaded. `irrelevance` is solved
 by an answer without a call.
+
+With --out, each answer is a line of JSON, and a run that was interrupted continues there.
 """
 
 import argparse
@@ -189,29 +191,57 @@ def ask(url: str, problem: dict) -> dict:
         return {"error": f"{error.code}: {error.read().decode(errors='replace')[:300]}"}
 
 
-def run(name: str, url: str, package: Package, problems: dict, out) -> dict[str, list[str | None]]:
-    """What is wrong with each answer, by category."""
+def answered(path: Path | None, settings: dict) -> dict[tuple[str, str], str | None]:
+    """What is wrong with the answers of an earlier run, by server and problem. Exits with status 1 if the file has
+    other settings. Drops a line that was not completed.
+    """
+    if path is None or not path.exists():
+        return {}
+    complete = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    path.write_text("".join(complete))
+    if not complete:
+        return {}
+    first, *lines = map(json.loads, complete)
+    if first != settings:
+        print(f"{path} has other settings: {first}, not {settings}", file=sys.stderr)
+        raise SystemExit(1)
+    return {(line["server"], line["id"]): line["wrong"] for line in lines}
+
+
+def run(name: str, start: Callable, package: Package, problems: dict, known: dict, out) -> dict:
+    """What is wrong with each answer, by category. Starts the server if an answer is not known."""
     wrong: dict[str, list[str | None]] = {}
-    for category, cases in problems.items():
-        wrong[category] = []
-        for problem in cases:
-            began = time.monotonic()
-            answer = ask(url, problem)
-            message = answer["choices"][0]["message"] if "choices" in answer else {}
-            found = (
-                f"error {answer['error']}"
-                if "error" in answer
-                else verdict(package, category, problem, message)
-            )
-            wrong[category].append(found)
-            line = {
-                "server": name,
-                "id": problem["id"],
-                "wrong": found,
-                "message": message,
-                "seconds": round(time.monotonic() - began, 2),
-            }
-            print(json.dumps(line), file=out, flush=True)
+    with contextlib.ExitStack() as stack:
+        url = None
+        for category, cases in problems.items():
+            wrong[category] = []
+            for i, problem in enumerate(cases):
+                if (name, problem["id"]) in known:
+                    wrong[category].append(known[name, problem["id"]])
+                    continue
+                url = url or stack.enter_context(start())
+                began = time.monotonic()
+                answer = ask(url, problem)
+                message = answer["choices"][0]["message"] if "choices" in answer else {}
+                found = (
+                    f"error {answer['error']}"
+                    if "error" in answer
+                    else verdict(package, category, problem, message)
+                )
+                wrong[category].append(found)
+                seconds = round(time.monotonic() - began, 2)
+                line = {
+                    "server": name,
+                    "id": problem["id"],
+                    "wrong": found,
+                    "message": message,
+                    "seconds": seconds,
+                }
+                print(json.dumps(line), file=out, flush=True)
+                print(
+                    f"{name}, {category} {i + 1} of {len(cases)}: {found or 'solved'}, {seconds} s",
+                    file=sys.stderr,
+                )
     return wrong
 
 
@@ -240,20 +270,25 @@ def main():
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--tandem", type=Path, default=ROOT / "build/release/bin/tandem-server")
     parser.add_argument("--llama-server", type=Path)
-    parser.add_argument("--problems", type=int, default=1 << 20, help="of each category")
+    parser.add_argument(
+        "--limit", type=int, default=1 << 20, help="problems of each category, evenly spread"
+    )
     parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=CATEGORIES)
     parser.add_argument("--out", type=Path, help="each answer, as lines of JSON")
     arguments = parser.parse_args()
     package = Package(arguments.package)
-    problems = {c: package.problems(c, arguments.problems) for c in arguments.categories}
+    problems = {c: package.problems(c, arguments.limit) for c in arguments.categories}
     servers = {"Tandem": lambda: tandem(arguments.tandem, arguments.model)}
     if arguments.llama_server:
         servers["llama-server"] = lambda: llama(arguments.llama_server, arguments.model)
+    settings = {"model": arguments.model.name, "package": arguments.package.name, "tokens": TOKENS}
+    known = answered(arguments.out, settings)
     results = {}
-    with open(arguments.out or "/dev/null", "w") as out:
+    with open(arguments.out or "/dev/null", "a") as out:
+        if out.tell() == 0:
+            print(json.dumps(settings), file=out, flush=True)
         for name, start in servers.items():
-            with start() as url:
-                results[name] = run(name, url, package, problems, out)
+            results[name] = run(name, start, package, problems, known, out)
     print("\n".join(table(results)))
 
 

@@ -1,5 +1,6 @@
 """Scores of tool calls: requests, verdicts and the table, with a package of a few lines."""
 
+import contextlib
 import json
 import zipfile
 
@@ -93,3 +94,52 @@ def test_the_table_counts_solved_problems():
         "| B | 2 of 3 |",
         "| only one of the two | 2 |",
     ]
+
+
+@pytest.fixture
+def fake_server(monkeypatch):
+    """Solves problems with even numbers. Counts starts and requests."""
+    seen = {"starts": 0, "asked": []}
+
+    @contextlib.contextmanager
+    def start():
+        seen["starts"] += 1
+        yield "url"
+
+    def ask(url, problem):
+        assert url == "url"
+        seen["asked"].append(problem["id"])
+        number = int(problem["id"][1:])
+        if number == 5:
+            return {"error": "500: oops"}
+        x = number if number % 2 == 0 else -1
+        return {"choices": [{"message": call("math_add", json.dumps({"x": x}))}]}
+
+    monkeypatch.setattr(bfcl, "ask", ask)
+    return start, seen
+
+
+def test_an_interrupted_run_continues(package, fake_server, tmp_path, capsys):
+    start, seen = fake_server
+    path, settings = tmp_path / "out", {"model": "m"}
+    problems = {"multiple": package.problems("multiple", 6)}
+    assert bfcl.answered(path, settings) == {}
+    with path.open("w") as out:
+        print(json.dumps(settings), file=out)
+        first = {"multiple": problems["multiple"][:3]}
+        bfcl.run("A", start, package, first, {}, out)
+    path.write_text(path.read_text() + '{"server": "A", "id"')  # cut off
+    known = bfcl.answered(path, settings)
+    assert known == {("A", "p0"): None, ("A", "p1"): "different", ("A", "p3"): "different"}
+    seen["asked"].clear()
+    with path.open("a") as out:
+        results = bfcl.run("A", start, package, problems, known, out)
+    assert seen["asked"][:3] == ["p5", "p6", "p8"] and seen["starts"] == 2
+    assert results["multiple"] == [None, "different", "different", "error 500: oops", None, None]
+    assert len(bfcl.answered(path, settings)) == 6
+    with path.open("a") as out:
+        again = bfcl.run("A", start, package, problems, bfcl.answered(path, settings), out)
+    assert again == results and seen["starts"] == 2
+    with pytest.raises(SystemExit):
+        bfcl.answered(path, {"model": "other"})
+    assert "other settings" in capsys.readouterr().err

@@ -19,10 +19,16 @@ import grammar_lines
 import jsonschema
 
 
-def lines_of(cases, walks):
+def lines_of(cases, walks, warm=False):
     for _, schema, tests in cases:
         texts = [[grammar_lines.dumps(test["data"])] for test in tests]
-        yield {"text": json.dumps(schema), "groups": texts, "walks": walks, "most": 400}
+        yield {
+            "text": json.dumps(schema),
+            "groups": texts,
+            "walks": walks,
+            "most": 400,
+            "warm": warm,
+        }
 
 
 def cases_in(folder):
@@ -83,6 +89,8 @@ def main():
     parser.add_argument("--most", type=int, default=1 << 20, help="schemas, chosen at random")
     parser.add_argument("--tokenizer", default="", help="a model directory or GGUF file")
     parser.add_argument("--walks", type=int, default=2, help="random answers of each schema")
+    parser.add_argument("--warm", action="store_true", help="also masks of texts seen before")
+    parser.add_argument("--slowest", type=int, default=0, help="schemas to list by their masks")
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
     folder = Path(answers.os.environ["TANDEM_SCHEMAS"])
@@ -90,7 +98,7 @@ def main():
     answers.random.Random(1).shuffle(cases)
     cases = cases[: arguments.most]
     began = time.monotonic()
-    lines = lines_of(cases, arguments.walks)
+    lines = lines_of(cases, arguments.walks, arguments.warm)
     results = grammar_lines.run(lines, arguments.tokenizer, arguments.jobs)
     print(f"{len(cases)} schemas in {time.monotonic() - began:.0f} s")
     counts, refusals, wrong = judge(cases, results)
@@ -99,6 +107,17 @@ def main():
             print(f"{number:7} {outcome}")
     print("compilation, us:", quantiles([result["compile_us"] for result in results]))
     print("mask, us:", quantiles([us for result in results for us in result.get("mask_us", [])]))
+    if arguments.warm:
+        again = [us for result in results for us in result.get("warm_us", [])]
+        print("mask of a text seen before, us:", quantiles(again))
+    compiled = [(case[0], result) for case, result in zip(cases, results, strict=True)]
+    compiled = [(max(r["mask_us"]), name, r) for name, r in compiled if r.get("mask_us")]
+    for longest, name, result in sorted(compiled, key=lambda one: -one[0])[: arguments.slowest]:
+        slow = sum(us > 1000 for us in result["mask_us"])
+        print(
+            f"{longest:7} us: {name}, {slow} of {len(result['mask_us'])} masks above 1 ms,", end=" "
+        )
+        print(f"slowest behind {result['slowest'][-60:]!r}")
     for line in wrong:
         print("WRONG", line)
     sys.exit(1 if wrong else 0)

@@ -88,7 +88,12 @@ Constraints random_grammars() {
 }
 
 Outcome under_grammars(const MethodCase& method, int n) {
-  return expect_constrained_ar(method, n, random_grammars());
+  const Outcome seen = expect_constrained_ar(method, n, random_grammars());
+  testing::Test::RecordProperty("cases", std::to_string(seen.cases));
+  testing::Test::RecordProperty("preempted", std::to_string(seen.preempted));
+  testing::Test::RecordProperty("cancelled", std::to_string(seen.cancelled));
+  testing::Test::RecordProperty("without_legal_token", std::to_string(seen.dead));
+  return seen;
 }
 
 TEST(MethodContract, Speculative) {

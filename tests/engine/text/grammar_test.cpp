@@ -354,6 +354,89 @@ TEST(GrammarTokenizers, RandomWalksSatisfyTheSchema) {
   }
 }
 
+// The masks of random walks against what the matcher consumes. A mask has a token only if the
+// matcher consumes it. The reverse holds except where the text is fixed: there the mask has its
+// first token in the tokenizer's own spelling alone, and the matcher consumes other spellings.
+TEST(GrammarTokenizers, MasksAndMatchersDifferInSpellingsOnly) {
+  const GrammarSpec spec{Kind::kJsonSchema, R"({"type":"object","properties":{
+      "name":{"type":"string","pattern":"^(\\w+ ){0,3}\\w+$","maxLength":20},
+      "kind":{"enum":["theater","theatre"]},"n":{"type":"number"}},
+      "required":["name","kind","n"],"additionalProperties":false})",
+                         "[ ]?"};
+  std::mt19937_64 rng(2);
+  int spelled_otherwise = 0;
+  for (const char* name : {"gpt2", "llama3", "llama2", "t5"}) {
+    const auto tokenizer = test::golden_tokenizer(name);
+    Token end = tokenizer->vocab_size() - 1;
+    while (end > 0 && !tokenizer->is_special(end)) --end;
+    const auto words = *GrammarVocabulary::of(*tokenizer, {end});
+    const absl::StatusOr<GrammarMatcher> start = words->compile(spec);
+    ASSERT_TRUE(start.ok()) << start.status();
+    for (int walk = 0; walk < 5; ++walk) {
+      GrammarMatcher m = *start->copy();
+      std::vector<uint32_t> bits(words->mask_words());
+      for (int step = 0; step < 60; ++step) {
+        const absl::StatusOr<bool> may_end = m.mask(bits);
+        ASSERT_TRUE(may_end.ok());
+        std::vector<Token> legal;
+        std::vector<Token> consumed_only;
+        for (Token t = 0; t < tokenizer->vocab_size(); ++t) {
+          const bool has = (bits[static_cast<size_t>(t) / 32] >> (t % 32) & 1) != 0;
+          const bool consumed = *m.validate(std::vector<Token>{t}) == 1;
+          if (has) {
+            legal.push_back(t);
+            ASSERT_TRUE(t == end ? *may_end : consumed) << name << ": " << t;
+          } else if (consumed) {
+            consumed_only.push_back(t);
+          }
+        }
+        ASSERT_FALSE(legal.empty());
+        if (!consumed_only.empty()) {
+          ASSERT_EQ(legal.size(), 1U) << name << ": the text is fixed";
+          const std::string fixed = tokenizer->token_bytes(legal[0]);
+          for (const Token t : consumed_only) {
+            const std::string other = tokenizer->token_bytes(t);
+            EXPECT_EQ(other.substr(0, fixed.size()), fixed.substr(0, other.size()));
+          }
+          spelled_otherwise += static_cast<int>(consumed_only.size());
+        }
+        const Token t = legal[rng() % legal.size()];
+        if (t == end) break;
+        ASSERT_EQ(*m.advance(std::vector<Token>{t}), 1U);
+      }
+    }
+  }
+  EXPECT_GT(spelled_otherwise, 50);
+}
+
+TEST(GrammarTokenizers, FixedTextHasTheTokenizersSpelling) {
+  const auto tokenizer = test::golden_tokenizer("gpt2");
+  const Token end = *tokenizer->token_id("<|endoftext|>");
+  const auto words = *GrammarVocabulary::of(*tokenizer, {end});
+  absl::StatusOr<GrammarMatcher> m =
+      words->compile({Kind::kJsonSchema, R"({"const":"the theater"})", ""});
+  ASSERT_TRUE(m.ok()) << m.status();
+  const std::vector<Token> spelled =
+      *tokenizer->encode("\"the theater\"", false, SpecialText::kPlain);
+  std::vector<uint32_t> bits(words->mask_words());
+  int longer = 0;
+  for (const Token expected : spelled) {
+    ASSERT_TRUE(m->mask(bits).ok());
+    for (Token t = 0; t < tokenizer->vocab_size(); ++t) {
+      const bool has = (bits[static_cast<size_t>(t) / 32] >> (t % 32) & 1) != 0;
+      ASSERT_EQ(has, t == expected) << tokenizer->token_bytes(t);
+    }
+    const std::string bytes = tokenizer->token_bytes(expected);
+    const std::vector<Token> letter = *tokenizer->encode(bytes.substr(0, 1), false);
+    ASSERT_EQ(letter.size(), 1U);
+    EXPECT_EQ(*m->validate(letter), 1U) << "the matcher consumes every spelling";
+    longer += bytes.size() > 1 ? 1 : 0;
+    ASSERT_EQ(*m->advance(std::vector<Token>{expected}), 1U);
+  }
+  EXPECT_GT(longer, 0);
+  EXPECT_TRUE(*m->mask(bits));
+}
+
 TEST_F(Grammar, VocabulariesNeedEndTokens) {
   EXPECT_TRUE(absl::IsInvalidArgument(GrammarVocabulary::of(*tokenizer_, {}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(GrammarVocabulary::of(*tokenizer_, {257}).status()));

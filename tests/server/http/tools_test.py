@@ -34,15 +34,29 @@ MODELS = {
     "loop": ([f"Let me see.\n{HERMES}", "It is 18 degrees."], ""),
     "two": ([f'{HERMES}\n<tool_call>{{"name": "now", "arguments": {{}}}}</tool_call>'], ""),
     "malformed": (['Hm. <tool_call>{"name": "now", "arguments": {"a": oops}}</tool_call>'], ""),
-    "llama3": (['{"name": "get_weather", "parameters": {"city": "Zürich"}}'], "LLAMA3"),
-    "mistral": (['[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Zürich"}}]'], "MISTRAL"),
-    "phi4": (['<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Zürich"}}]'], "PHI4"),
-    "gemma": (['```tool_code\nget_weather(city="Zürich")\n```'], "GEMMA"),
     "none": ([HERMES], "NONE"),
     "typed": (['<tool_call>\n{"name": "pick", "arguments": {"x": "b"}}\n</tool_call>'], ""),
     "counts": (['<think>1 + 1</think>{"sum": 2}'], ""),
     "thinks": (["<think>\nA city.\n</think>\n\n" + HERMES, "Done."], ""),
 }  # fmt: skip
+NAMED = '{"name": "get_weather", "arguments": {"city": "Zürich"}}'
+LLAMA = NAMED.replace("arguments", "parameters")
+# Name of the format: begin, separator and end of calls, and the calls.
+FORMATS = {
+    "hermes": ("<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>", NAMED, '{"name": "now", "arguments": {}}'),
+    "llama3": ("\n", "; ", "", LLAMA, '{"name": "now", "parameters": {}}'),
+    "mistral": ("[TOOL_CALLS][", ", ", "]", NAMED, '{"name": "now", "arguments": {}}'),
+    "phi4": ("<|tool_call|>[", ", ", "]<|/tool_call|>", NAMED, '{"name": "now", "arguments": {}}'),
+    "gemma": ("\n```tool_code\n", "\n", "\n```", 'get_weather(city="Zürich")', "now()"),
+}  # fmt: skip
+for _name, (_begin, _between, _end, _call, _now) in FORMATS.items():
+    _two = _begin + _call + _between + _now + _end
+    for _kind, _text in (
+        ("one", _begin + _call + _end),
+        ("two", _two),
+        ("text", f"I look.{_two}\nDone."),
+    ):
+        MODELS[f"{_name}-{_kind}"] = ([_text], _name.upper())
 
 
 def config():
@@ -146,13 +160,24 @@ def test_the_clients_own_accumulation(client):
     assert len({call.id for call in message.tool_calls}) == 2
 
 
-@pytest.mark.parametrize("model", ["llama3", "mistral", "phi4", "gemma"])
-def test_every_format(client, model):
-    whole = ask(client, model).choices[0]
-    assert calls_of(whole.message) == [("get_weather", CITY)]
-    assert whole.message.content is None and whole.finish_reason == "tool_calls"
-    _, calls, reason = streamed(client, model)
-    assert json.loads(calls[0]["arguments"]) == CITY and reason == "tool_calls"
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format(client, name):
+    """One call, parallel calls, and text before and behind them; as a whole and as a stream."""
+    both = [("get_weather", CITY), ("now", {})]
+    for model, content, expected in (
+        (f"{name}-one", None, both[:1]),
+        (f"{name}-two", None, both),
+        (f"{name}-text", "I look.Done.", both),
+    ):
+        whole = ask(client, model).choices[0]
+        assert calls_of(whole.message) == expected
+        assert whole.message.content == content and whole.finish_reason == "tool_calls"
+        message, calls, reason = streamed(client, model)
+        made = [(call["name"], json.loads(call["arguments"])) for call in calls.values()]
+        assert made == expected and list(calls) == list(range(len(expected)))
+        assert message["content"] == (content or "") and reason == "tool_calls"
+        one = ask(client, model, parallel_tool_calls=False).choices[0].message
+        assert calls_of(one) == expected[:1] and one.content == content
 
 
 def test_calls_are_text_without_tools(client):
@@ -177,11 +202,13 @@ def test_allowed_tools(client):
         return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
 
     # A JSON object is a call only of a tool that the model may call.
-    assert ask(client, "llama3", tool_choice=choose("get_weather")).choices[0].message.tool_calls
-    other = ask(client, "llama3", tool_choice=choose("now")).choices[0]
+    assert (
+        ask(client, "llama3-one", tool_choice=choose("get_weather")).choices[0].message.tool_calls
+    )
+    other = ask(client, "llama3-one", tool_choice=choose("now")).choices[0]
     assert other.message.tool_calls is None and other.finish_reason == "stop"
     with pytest.raises(openai.BadRequestError) as error:
-        ask(client, "llama3", tool_choice=choose("other"))
+        ask(client, "llama3-one", tool_choice=choose("other"))
     assert error.value.param.startswith("tool_choice")
 
 

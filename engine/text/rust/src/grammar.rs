@@ -629,7 +629,8 @@ impl Matcher {
         Self::new(self.inner.deep_clone())
     }
 
-    /// Consumes leading tokens as far as they are legal. Returns their number.
+    /// Consumes leading tokens as far as they are legal. Returns their number. Where the text is fixed, it
+    /// consumes every spelling of it; mask() has that of the tokenizer alone (`Env::tokenize_bytes`).
     pub fn advance(&mut self, tokens: &[u32]) -> Result<usize> {
         self.step(|m| m.try_consume_tokens(tokens))
     }
