@@ -15,6 +15,7 @@ With --out, each answer is a line of JSON, and a run that was interrupted contin
 import argparse
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -276,6 +277,7 @@ def main():
     parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=CATEGORIES)
     parser.add_argument("--out", type=Path, help="each answer, as lines of JSON")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end too
     package = Package(arguments.package)
     problems = {c: package.problems(c, arguments.limit) for c in arguments.categories}
     servers = {"Tandem": lambda: tandem(arguments.tandem, arguments.model)}

@@ -13,6 +13,7 @@ With --out, each measurement is a line of JSON, and a run that was interrupted c
 import argparse
 import contextlib
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -395,6 +396,7 @@ def parse(arguments):
 
 
 def main(arguments=None) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end too
     args = parse(arguments)
     program = cli.Run("python -m bench.constrained", arguments, write=False)
     sides = [s for s in SIDES if s.engine == "Tandem" or args.llama_server]
