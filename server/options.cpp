@@ -35,8 +35,9 @@ Flags flags_of(Options* options) {
            &models->small);
   add_text(&flags, "small-masks", "DIRECTORY",
            "trained mask tokens of the small model (tuning/bita.py)", &models->small_masks);
-  flags.texts("adapter", "[NAME=]DIRECTORY",
-              "LoRA adapter of --model in PEFT's format, which requests name; repeatable",
+  flags.texts("adapter", "[NAME=]PATH",
+              "LoRA adapter of --model, which requests name: a PEFT folder or a GGUF\n"
+              "file; repeatable",
               &models->adapters);
   add_text(&flags, "device", "DEVICE", "device of --model: cpu:0, cuda:0, ... (default cpu:0)",
            &models->device);

@@ -43,9 +43,7 @@ absl::Status adapters_from(const ConfigFile& file, const tandem::config::v1::Dep
       }
     } else {
       path = adapter.path().empty() ? "" : file.resolve(adapter.path());
-      if (path.empty() || !is_directory(path)) {
-        return fields.error(field + "path", quote_value(path), "a directory that exists");
-      }
+      if (!is_adapter(path)) return fields.error(field + "path", quote_value(path), kAdapterRule);
       path = std::filesystem::path(path).lexically_normal().string();
       while (path.size() > 1 && path.back() == '/') path.pop_back();
     }

@@ -33,7 +33,7 @@ absl::StatusOr<LoraWeights::Addition> load_addition(const LoraFile& file, const 
     const LinearSpec b{.names = {m.name + ".lora_B"},
                        .outs = {spec.outs[m.matrix]},
                        .in = m.rank,
-                       .groups = spec.groups};
+                       .groups = m.in_order ? HeadGroups{} : spec.groups};
     TANDEM_ASSIGN_OR_RETURN(part.b, Linear::load(file.tensors, store, b));
     addition.parts.push_back(std::move(part));
   }

@@ -27,6 +27,9 @@ class Checkpoint final : public TensorSource {
   // Opens only `file` of the directory.
   static absl::StatusOr<Checkpoint> open_file(const std::string& directory,
                                               const std::string& file_name);
+  // Tensors in `files`, one or more, that are open. path: of the first
+  static absl::StatusOr<Checkpoint> of_files(const std::string& path, std::vector<MappedFile> files,
+                                             std::map<std::string, TensorView> tensors);
 
   const TensorView* find(const std::string& name) const override;
   std::vector<std::string> names() const override;
@@ -45,6 +48,8 @@ class Checkpoint final : public TensorSource {
  private:
   absl::Status add_file(const std::string& file_name);
   absl::Status add_gguf(const std::string& path);
+  absl::Status add_files(const std::string& path, std::vector<MappedFile> files,
+                         std::map<std::string, TensorView> tensors);
   absl::Status add(const std::string& path, const std::string& file_name, MappedFile file,
                    std::map<std::string, TensorView> tensors);
 
