@@ -158,7 +158,7 @@ void Executor::build(const Batch& batch, const Plan::CachedOf& cached_of) {
         const KvPool* const pool = memory_pool(encoder);
         return pool == nullptr ? nullptr : &pool->size;
       },
-      cached_of);
+      cached_of, [this](LoraId lora) { return extras_.loras->find(lora) != nullptr; });
 }
 
 // One question per head input. Those whose read needs the logits keep the default, which asks for
@@ -338,7 +338,7 @@ void Executor::run_segment(size_t i, at::Tensor& x) {
   loras_.clear();
   for (const LoraRows& l : segment.loras) {
     loras_.push_back(
-        {&extras_.loras[l.lora.index()], l.rows.data(), static_cast<int64_t>(l.rows.size())});
+        {extras_.loras->find(l.lora), l.rows.data(), static_cast<int64_t>(l.rows.size())});
   }
   if (segment.all) {
     model_.run(segment.from, segment.to, x, rows, pool_, memory, loras_);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/backend/torch/cpu/elementwise.h"
+#include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/backend/torch/tensor_access.h"
@@ -90,6 +91,32 @@ int64_t LoraWeights::bytes() const {
     }
   }
   return n;
+}
+
+int64_t LoraWeights::bytes_of(const LoraFile& file, const DecoderConfig& config,
+                              const WeightStore& store) {
+  const bool exact = store.dtype == DType::kFloat64;
+  const bool packs = store.device.is_cpu() && store.kernels == CpuKernels::kOwn;
+  const int64_t unit =
+      !packs ? 1
+             : cpu::PackedMatrix(exact ? cpu::WeightType::kDouble : cpu::WeightType::kFloat, 1, 1)
+                   .columns();
+  const auto padded = [unit](int64_t outs) { return (outs + unit - 1) / unit * unit; };
+  int64_t numbers = 0;
+  for (size_t i = 0; i < file.modules.size();) {
+    const LoraModule& first = file.modules[i];
+    const LinearSpec spec = lora_spec(config, first.layer, first.part);
+    int64_t ranks = 0;
+    for (; i < file.modules.size() && file.modules[i].layer == first.layer &&
+           file.modules[i].part == first.part;
+         ++i) {
+      const LoraModule& m = file.modules[i];
+      ranks += m.rank;
+      if (m.layer < config.layers) numbers += padded(spec.outs[m.matrix]) * m.rank;
+    }
+    if (first.layer < config.layers) numbers += padded(ranks) * spec.in;
+  }
+  return numbers * (exact ? 8 : 4);
 }
 
 at::Tensor LoraProducts::Buffer::view(int64_t rows, int64_t width,

@@ -49,6 +49,9 @@ class LoraWeights {
     return found ? &*found : nullptr;
   }
   int64_t bytes() const;
+  // The bytes() that load() gives, without reading numbers.
+  static int64_t bytes_of(const LoraFile& file, const DecoderConfig& config,
+                          const WeightStore& store);
 
  private:
   std::vector<std::array<std::optional<Addition>, kLoraParts>> layers_;

@@ -116,14 +116,14 @@ absl::StatusOr<Checkpoint> Checkpoint::open(const std::string& directory) {
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::open_file(const std::string& directory,
-                                                 const std::string& file_name) {
+                                                 const std::string& file_name, FileAccess access) {
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;
   checkpoint.where_ = absl::StrCat(directory, "/", file_name);
   if (!exists(checkpoint.where_)) {
     return absl::NotFoundError(absl::StrCat(checkpoint.where_, ": no such file"));
   }
-  TANDEM_RETURN_IF_ERROR(checkpoint.add_file(file_name));
+  TANDEM_RETURN_IF_ERROR(checkpoint.add_file(file_name, access));
   return checkpoint;
 }
 
@@ -136,9 +136,9 @@ absl::StatusOr<Checkpoint> Checkpoint::of_files(const std::string& path,
   return checkpoint;
 }
 
-absl::Status Checkpoint::add_file(const std::string& file_name) {
+absl::Status Checkpoint::add_file(const std::string& file_name, FileAccess access) {
   const std::string path = absl::StrCat(directory_, "/", file_name);
-  TANDEM_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  TANDEM_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path, access));
   TANDEM_ASSIGN_OR_RETURN(Safetensors content, parse_safetensors(file.bytes(), path));
   return add(path, file_name, std::move(file), std::move(content.tensors));
 }

@@ -391,9 +391,10 @@ absl::Status check_shapes(const LoraModule& m, const LinearSpec& spec, const Ten
   return check(kB, {spec.outs[m.matrix], m.rank});
 }
 
-absl::StatusOr<LoraFile> open_folder(const std::string& directory, const DecoderConfig& base) {
+absl::StatusOr<LoraFile> open_folder(const std::string& directory, const DecoderConfig& base,
+                                     FileAccess access) {
   TANDEM_ASSIGN_OR_RETURN(const Config config, read_config(directory, base));
-  absl::StatusOr<Checkpoint> opened = Checkpoint::open_file(directory, kWeights);
+  absl::StatusOr<Checkpoint> opened = Checkpoint::open_file(directory, kWeights, access);
   if (!opened.ok()) return no_weights(directory, opened.status());
   LoraFile file;
   file.tensors = *std::move(opened);
@@ -450,8 +451,9 @@ absl::StatusOr<LoraFile> open_folder(const std::string& directory, const Decoder
   return file;
 }
 
-absl::StatusOr<LoraFile> open_gguf(const std::string& path, const DecoderConfig& base) {
-  TANDEM_ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::open(path));
+absl::StatusOr<LoraFile> open_gguf(const std::string& path, const DecoderConfig& base,
+                                   FileAccess access) {
+  TANDEM_ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::open(path, access));
   TANDEM_ASSIGN_OR_RETURN(const GgufLora lora, gguf_lora(gguf.content, path, base));
   const Places places = places_of(base, "");
   LoraFile file;
@@ -513,20 +515,22 @@ LinearSpec lora_spec(const DecoderConfig& c, int layer, LoraPart part) {
   return std::move(spec.down);
 }
 
-absl::StatusOr<LoraFile> LoraFile::open_header(const std::string& path, const DecoderConfig& base) {
+absl::StatusOr<LoraFile> LoraFile::open_header(const std::string& path, const DecoderConfig& base,
+                                               FileAccess access) {
   if (base.encoder != nullptr || base.bidirectional) {
     return out_of_range(absl::StrCat(path, ": base model"), base.architecture,
                         "decoders: LoRA adapters of encoders are not supported");
   }
-  TANDEM_ASSIGN_OR_RETURN(LoraFile file,
-                          is_gguf(path) ? open_gguf(path, base) : open_folder(path, base));
+  TANDEM_ASSIGN_OR_RETURN(LoraFile file, is_gguf(path) ? open_gguf(path, base, access)
+                                                       : open_folder(path, base, access));
   for (const LoraModule& m : file.modules) file.rank = std::max(file.rank, m.rank);
   std::ranges::sort(file.modules);
   return file;
 }
 
-absl::StatusOr<LoraFile> LoraFile::open(const std::string& path, const DecoderConfig& base) {
-  TANDEM_ASSIGN_OR_RETURN(LoraFile file, open_header(path, base));
+absl::StatusOr<LoraFile> LoraFile::open(const std::string& path, const DecoderConfig& base,
+                                        FileAccess access) {
+  TANDEM_ASSIGN_OR_RETURN(LoraFile file, open_header(path, base, access));
   for (const std::string& name : file.tensors.names()) {
     const TensorView& view = *file.tensors.find(name);
     const auto shown = file.names.find(name);

@@ -22,6 +22,7 @@
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_config.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
+#include "engine/backend/torch/weights/mapped_file.h"
 
 namespace tandem {
 
@@ -58,9 +59,11 @@ struct LoraFile {
   // that is NaN or infinite, another kind of adapter (DoRA, embeddings, biases, whole modules), an
   // adapter that has to change the base model, or a base model with an encoder or bidirectional
   // attention.
-  static absl::StatusOr<LoraFile> open(const std::string& path, const DecoderConfig& base);
-  // The same without a look at the numbers, of which none is read.
-  static absl::StatusOr<LoraFile> open_header(const std::string& path, const DecoderConfig& base);
+  static absl::StatusOr<LoraFile> open(const std::string& path, const DecoderConfig& base,
+                                       FileAccess access = FileAccess::kMapped);
+  // The same without a look at the numbers. Of a mapped file, none is read.
+  static absl::StatusOr<LoraFile> open_header(const std::string& path, const DecoderConfig& base,
+                                              FileAccess access = FileAccess::kMapped);
 };
 
 }  // namespace tandem

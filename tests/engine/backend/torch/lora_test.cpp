@@ -536,7 +536,8 @@ TEST_F(LoraDevice, UnknownAdaptersFailTheirWorkAlone) {
   known.lora = LoraId(1);
   const std::vector<Driver::Item> items{{&unknown, &pass}, {&known, &pass}};
   const std::vector<WorkResult> results = driver.run(items);
-  EXPECT_EQ(results[0].status.message(), "lora: 2; allowed: 0 to 1");
+  EXPECT_EQ(results[0].status.message(),
+            "lora: 2; allowed: LoRA adapters of the model that are loaded");
   EXPECT_TRUE(results[1].status.ok()) << results[1].status;
 }
 

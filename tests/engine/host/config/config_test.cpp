@@ -690,8 +690,8 @@ TEST_F(ConfigTest, DirectoriesWithOneGgufModel) {
 
 TEST_F(ConfigTest, PlacesOfFetchedModels) {
   const std::string text = "models { name: \"m\" path: \"hf://a/b:Q8_0\" }";
-  EXPECT_THAT(error(text), testing::HasSubstr("allowed: hf://ORG/REPO[@REVISION][:QUANT], in a "
-                                              "file that tandem-server reads"));
+  EXPECT_THAT(error(text), ::testing::HasSubstr("allowed: hf://ORG/REPO[@REVISION][:QUANT], in a "
+                                                "file that tandem-server reads"));
   auto file = ConfigFile::parse(text, folder_ + "/deploy/d.textproto");
   ASSERT_TRUE(file.ok()) << file.status();
   file->set_place("hf://a/b:Q8_0", folder_ + "/models/big");
