@@ -61,6 +61,9 @@ Flags flags_of(Options* options) {
   flags.text("prefix-store", "FOLDER",
              "save KV pages of common prompts in FOLDER, and start with them (default none)",
              &options->prefix_store);
+  flags.text("adapter-folder", "FOLDER",
+             "let clients load LoRA adapters that lie below FOLDER (default off)",
+             &options->adapter_folder);
   flags.text("log-level", "LEVEL", "debug, info, warn, error (default info)", &options->log_level);
   flags.text("log-format", "FORMAT", "text, json (default text)", &options->log_format);
   flags.toggle("stop-with-stdin",
@@ -158,6 +161,13 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   if (options.openai.has_value()) out.server.openai = *options.openai;
   if (options.otlp.has_value()) out.server.otlp.endpoint = *options.otlp;
   if (options.prefix_store.has_value()) out.engine.prefix_store = *options.prefix_store;
+  if (options.adapter_folder.has_value()) {
+    out.server.adapter_folder = *options.adapter_folder;
+    if (!is_folder(out.server.adapter_folder)) {
+      return out_of_range("--adapter-folder", quote_value(out.server.adapter_folder),
+                          "a directory that exists");
+    }
+  }
   if (options.log_level.has_value()) out.server.log_level = *options.log_level;
   if (options.log_format.has_value()) out.server.log_format = *options.log_format;
   if (options.insecure) out.server.insecure = true;

@@ -14,18 +14,13 @@
 #include "engine/base/status.h"
 #include "server/openai/field_table.h"
 #include "server/openai/fields.h"
+#include "server/openai/tokens.h"
 #include "server/openai/translation_parts.h"
 
 namespace tandem::openai {
 namespace {
 
 constexpr char kInputs[] = "a string, a list of token ids, or a list of these";
-
-absl::Status check_body(const std::string& body) {
-  if (is_json(body) && kind_of(body) == JsonKind::kObject) return absl::OkStatus();
-  return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
-                      "one JSON object");
-}
 
 // False for another type than a string or a list of token ids.
 bool input_from(absl::string_view value, v1::EmbedInput* out) {

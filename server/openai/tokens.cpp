@@ -11,15 +11,11 @@
 #include "server/openai/translation.h"
 
 namespace tandem::openai {
-namespace {
-
 absl::Status check_body(const std::string& body) {
   if (is_json(body) && kind_of(body) == JsonKind::kObject) return absl::OkStatus();
   return out_of_range("body", absl::StrCat(body.size(), " bytes that are not a JSON object"),
                       "one JSON object");
 }
-
-}  // namespace
 
 absl::StatusOr<v1::TokenizeRequest> tokenize_from(const std::string& body) {
   TANDEM_RETURN_IF_ERROR(check_body(body));

@@ -7,11 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::openai {
+
+// The body is one JSON object.
+absl::Status check_body(const std::string& body);
 
 // {model, prompt, add_special_tokens, return_token_strs} or {model, messages, ...}.
 absl::StatusOr<v1::TokenizeRequest> tokenize_from(const std::string& body);
