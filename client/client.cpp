@@ -15,6 +15,7 @@
 #include "engine/base/status.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "rpc/event_engine.h"
+#include "tandem/v1/admin.grpc.pb.h"
 #include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/models.grpc.pb.h"
 
@@ -43,6 +44,7 @@ struct Client::Impl {
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Generation::Stub> generation;
   std::unique_ptr<v1::Models::Stub> models;
+  std::unique_ptr<v1::Admin::Stub> admin;
   std::unique_ptr<grpc::health::v1::Health::Stub> health;
 
   Mutex mutex;
@@ -119,6 +121,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
   impl->channel = grpc::CreateCustomChannel(options.server, creds, arguments);
   impl->generation = v1::Generation::NewStub(impl->channel);
   impl->models = v1::Models::NewStub(impl->channel);
+  impl->admin = v1::Admin::NewStub(impl->channel);
   impl->health = grpc::health::v1::Health::NewStub(impl->channel);
   impl->options = std::move(options);
   return std::unique_ptr<Client>(new Client(std::move(impl)));
@@ -181,6 +184,14 @@ absl::StatusOr<v1::Model> Client::model(const std::string& name) {
   v1::GetModelRequest request;
   request.set_model(name);
   return impl_->unary(impl_->models.get(), &v1::Models::Stub::GetModel, request);
+}
+
+absl::Status Client::load_adapter(const v1::LoadAdapterRequest& request) {
+  return impl_->unary(impl_->admin.get(), &v1::Admin::Stub::LoadAdapter, request).status();
+}
+
+absl::Status Client::unload_adapter(const v1::UnloadAdapterRequest& request) {
+  return impl_->unary(impl_->admin.get(), &v1::Admin::Stub::UnloadAdapter, request).status();
 }
 
 absl::StatusOr<std::string> Client::health(const std::string& service) {

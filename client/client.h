@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
+#include "tandem/v1/admin.pb.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/models.pb.h"
 
@@ -55,6 +56,9 @@ class Client {
 
   absl::StatusOr<v1::ListModelsResponse> models();
   absl::StatusOr<v1::Model> model(const std::string& name);
+  // For administrators.
+  absl::Status load_adapter(const v1::LoadAdapterRequest& request);
+  absl::Status unload_adapter(const v1::UnloadAdapterRequest& request);
 
   // "SERVING" or "NOT_SERVING". `service`: empty for the server, "tandem.v1.Generation/NAME" for a
   // model.

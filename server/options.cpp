@@ -35,8 +35,9 @@ Flags flags_of(Options* options) {
            &models->small);
   add_text(&flags, "small-masks", "DIRECTORY",
            "trained mask tokens of the small model (tuning/bita.py)", &models->small_masks);
-  flags.texts("adapter", "[NAME=]DIRECTORY",
-              "LoRA adapter of --model in PEFT's format, which requests name; repeatable",
+  flags.texts("adapter", "[NAME=]PATH",
+              "LoRA adapter of --model, which requests name: a PEFT folder or a GGUF\n"
+              "file; repeatable",
               &models->adapters);
   add_text(&flags, "device", "DEVICE", "device of --model: cpu:0, cuda:0, ... (default cpu:0)",
            &models->device);
@@ -60,6 +61,9 @@ Flags flags_of(Options* options) {
   flags.text("prefix-store", "FOLDER",
              "save KV pages of common prompts in FOLDER, and start with them (default none)",
              &options->prefix_store);
+  flags.text("adapter-folder", "FOLDER",
+             "let clients load LoRA adapters that lie below FOLDER (default off)",
+             &options->adapter_folder);
   flags.text("log-level", "LEVEL", "debug, info, warn, error (default info)", &options->log_level);
   flags.text("log-format", "FORMAT", "text, json (default text)", &options->log_format);
   flags.toggle("stop-with-stdin",
@@ -157,6 +161,13 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   if (options.openai.has_value()) out.server.openai = *options.openai;
   if (options.otlp.has_value()) out.server.otlp.endpoint = *options.otlp;
   if (options.prefix_store.has_value()) out.engine.prefix_store = *options.prefix_store;
+  if (options.adapter_folder.has_value()) {
+    out.server.adapter_folder = *options.adapter_folder;
+    if (!is_folder(out.server.adapter_folder)) {
+      return out_of_range("--adapter-folder", quote_value(out.server.adapter_folder),
+                          "a directory that exists");
+    }
+  }
   if (options.log_level.has_value()) out.server.log_level = *options.log_level;
   if (options.log_format.has_value()) out.server.log_format = *options.log_format;
   if (options.insecure) out.server.insecure = true;

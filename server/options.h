@@ -24,6 +24,7 @@ struct Options {
   std::optional<std::string> otlp;
   std::optional<std::string> port_file;
   std::optional<std::string> prefix_store;
+  std::optional<std::string> adapter_folder;
   std::optional<double> grace_seconds;
   std::optional<std::string> log_level;
   std::optional<std::string> log_format;

@@ -218,8 +218,8 @@ absl::Status Server::start_grpc() {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       config.use_tls ? tls_->credentials() : plain_credentials(&limiter_));
   set_limits(config, &builder);
-  for (RawService* service : std::initializer_list<RawService*>{&generation_, &models_, &health_,
-                                                                &open_inference_, &reflection_}) {
+  for (RawService* service : std::initializer_list<RawService*>{
+           &generation_, &models_, &admin_, &health_, &open_inference_, &reflection_}) {
     service->set_limiter(&limiter_);
     builder.RegisterService(service);
   }

@@ -29,6 +29,7 @@
 #include "server/edge/acceptor.h"
 #include "server/edge/http_endpoint.h"
 #include "server/edge/tls_context.h"
+#include "server/grpc/admin_service.h"
 #include "server/grpc/call_limiter.h"
 #include "server/grpc/call_thread.h"
 #include "server/grpc/generation_service.h"
@@ -94,13 +95,14 @@ class Server {
   std::unique_ptr<SpanExporter> spans_;  // receives every ended call
   GenerationService generation_{state_};
   ModelsService models_{state_};
+  AdminService admin_{state_};
   HealthService health_{[this] { return state_.services(); }, &state_.health_calls,
                         &state_.timeouts};
   OpenInferenceService open_inference_{state_};
   ReflectionService reflection_{
-      {"tandem.v1.Generation", "tandem.v1.Models", "inference.GRPCInferenceService",
-       "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
-       "grpc.reflection.v1alpha.ServerReflection"},
+      {"tandem.v1.Generation", "tandem.v1.Models", "tandem.v1.Admin",
+       "inference.GRPCInferenceService", "grpc.health.v1.Health",
+       "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"},
       &state_.reflection_calls,
       &state_.timeouts};
   std::atomic<bool> process_error_logged_{false};

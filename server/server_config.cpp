@@ -1,6 +1,7 @@
 #include "server/server_config.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <limits>
 
@@ -87,6 +88,11 @@ absl::StatusOr<OtlpConfig> otlp_config(const ConfigFile& file) {
 }
 
 }  // namespace
+
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
 
 absl::StatusOr<TlsConfig> read_tls(const TlsFiles& files) {
   return read_tls(files,
@@ -199,6 +205,19 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
       return file.error("server.trusted_gateways", quote_value(gateway), "1 to 255 bytes");
     }
     out.trusted_gateways.insert(gateway);
+  }
+  if (!in.adapter_folder().empty()) {
+    out.adapter_folder = file.resolve(in.adapter_folder());
+    if (!is_folder(out.adapter_folder)) {
+      return file.error("server.adapter_folder", quote_value(out.adapter_folder),
+                        "a directory that exists");
+    }
+  }
+  for (const std::string& name : in.administrators()) {
+    if (name.empty() || name.size() > 255) {
+      return file.error("server.administrators", quote_value(name), "1 to 255 bytes");
+    }
+    out.administrators.insert(name);
   }
   for (const auto& [objective, priority] : in.objectives()) {
     if (objective.empty() || priority < -100 || priority > 100) {

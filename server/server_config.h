@@ -52,6 +52,8 @@ struct ServerConfig {
   std::set<std::string>
       trusted_gateways;                   // clients whose gateway headers count (gateway_headers.h)
   std::map<std::string, int> objectives;  // priorities, by the name that a gateway sends
+  std::string adapter_folder;             // of LoRA adapters that clients may load; empty: off
+  std::set<std::string> administrators;   // clients that may, where clients have names
 
   int max_receive_bytes = 4 << 20;
   int max_send_bytes = 4 << 20;  // of a response that is not streamed
@@ -92,6 +94,8 @@ absl::Status check_exposure(const ServerConfig& config);
 
 // The default of ServerConfig::memory_bytes on a machine with `available` bytes; 0: unknown.
 int64_t default_memory_bytes(int64_t available);
+
+bool is_folder(const std::string& path);  // that exists
 
 // Whether `address` is reachable from this machine only.
 bool is_loopback(const std::string& address);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "engine/async/worker.h"
 #include "engine/base/memory_account.h"
 #include "engine/base/mutex.h"
 #include "engine/base/stats.h"
@@ -61,6 +62,11 @@ class ServerState {
   // The same for reflection.
   OpenCalls reflection_calls{{/*total=*/64, /*per_connection=*/16},
                              [this](const std::string& peer) { close_connection(peer); }};
+
+  // Loads and unloads LoRA adapters. Null: clients may not.
+  const std::unique_ptr<Worker> adapter_commands =
+      config.adapter_folder.empty() ? nullptr
+                                    : std::make_unique<Worker>(1, Worker::Around(), "adapters");
 
   // Called at the end of every call; may be null. Set before calls arrive. Must not block.
   std::function<void(const CallInfo&, const CallSummary&, const absl::Status&)> call_ended;

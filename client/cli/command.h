@@ -36,6 +36,7 @@ Command chat_command();
 Command compare_command();
 Command bench_command();
 Command models_command();
+Command adapters_command();
 Command tokenize_command();
 Command detokenize_command();
 Command score_command();

@@ -1,4 +1,4 @@
-// `tandem models`, `tandem health` and `tandem version`.
+// `tandem models`, `tandem adapters`, `tandem health` and `tandem version`.
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/command.h"
 #include "client/cli/json.h"
+#include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/base/version.h"
 
@@ -20,6 +21,12 @@ constexpr char kModelsIntro[] =
     "Usage: tandem models [NAME] [flags]\n\n"
     "  tandem models\n"
     "  tandem models code --format json\n";
+constexpr char kAdaptersIntro[] =
+    "tandem adapters: loads and unloads LoRA adapters while the server runs.\n\n"
+    "Usage: tandem adapters load NAME PATH [flags]\n"
+    "       tandem adapters unload NAME [flags]\n\n"
+    "  tandem adapters load sql sql-v2         (below server.adapter_folder)\n"
+    "  tandem adapters unload sql\n";
 constexpr char kHealthIntro[] =
     "tandem health: prints the health status of the server, of a service or of a model.\n\n"
     "Usage: tandem health [flags]\n\n"
@@ -99,6 +106,40 @@ absl::StatusOr<int> run_models(CommandLine& line) {
   return kSuccess;
 }
 
+absl::StatusOr<int> run_adapters(CommandLine& line) {
+  std::optional<std::string> model;
+  bool replace = false;
+  line.flags.section("Adapter");
+  line.flags.text("model", "NAME", "deployment (default the only one)", &model);
+  line.flags.toggle("replace", "load: replace an adapter of this name", &replace);
+  TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse(/*max_arguments=*/3));
+  if (!go) return kSuccess;
+  const Args& words = line.arguments();
+  const bool load = !words.empty() && words[0] == "load";
+  if (!load && (words.empty() || words[0] != "unload")) {
+    return out_of_range("argument 1", words.empty() ? "none" : quote_value(words[0]),
+                        "load, unload");
+  }
+  if (words.size() != (load ? 3U : 2U)) {
+    return out_of_range("arguments", words.size(), load ? "load NAME PATH" : "unload NAME");
+  }
+  TANDEM_RETURN_IF_ERROR(line.connect());
+  if (!load) {
+    v1::UnloadAdapterRequest request;
+    request.set_model(model.value_or(""));
+    request.set_adapter(words[1]);
+    TANDEM_RETURN_IF_ERROR(from_server(line.client().unload_adapter(request)));
+    return kSuccess;
+  }
+  v1::LoadAdapterRequest request;
+  request.set_model(model.value_or(""));
+  request.set_adapter(words[1]);
+  request.set_path(words[2]);
+  request.set_replace(replace);
+  TANDEM_RETURN_IF_ERROR(from_server(line.client().load_adapter(request)));
+  return kSuccess;
+}
+
 absl::StatusOr<int> run_health(CommandLine& line) {
   std::optional<std::string> service;
   line.flags.section("Request");
@@ -123,6 +164,10 @@ absl::StatusOr<int> run_version(CommandLine& line) {
 
 Command models_command() {
   return {"models", "list the models of the server", kModelsIntro, run_models};
+}
+
+Command adapters_command() {
+  return {"adapters", "load and unload LoRA adapters", kAdaptersIntro, run_adapters};
 }
 
 Command health_command() {

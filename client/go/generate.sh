@@ -9,4 +9,4 @@ GOBIN=$plugins go install tool
 protoc -I ../../proto \
   --plugin="$plugins/protoc-gen-go" --go_out=. --go_opt="module=$module" \
   --plugin="$plugins/protoc-gen-go-grpc" --go-grpc_out=. --go-grpc_opt="module=$module" \
-  tandem/v1/generation.proto tandem/v1/models.proto tandem/config/v1/deployment.proto
+  tandem/v1/generation.proto tandem/v1/models.proto tandem/v1/admin.proto tandem/config/v1/deployment.proto

@@ -118,7 +118,7 @@ struct ModelConfig {
   DType kv_dtype = DType::kAuto;
   int layers = 0;  // uses the first `layers` layers, then the final norm and head; 0: all
   std::vector<ExtraConfig> extras;
-  std::vector<ExtraConfig> loras;  // LoRA adapters: PEFT directories, by LoraId
+  std::vector<ExtraConfig> loras;  // LoRA adapters, by LoraId; others are loaded at run time
 };
 
 // A LoRA adapter of a deployment, which requests name in `adapter`.
@@ -140,6 +140,8 @@ struct DeploymentConfig {
   std::string reasoning_open, reasoning_close;
   bool no_reasoning = false;  // the template's tags are text
   std::vector<AdapterConfig> adapters;
+  int64_t adapter_memory_bytes = 0;  // of its adapters, by instance of `large`; 0: no limit
+  int max_adapters = 0;              // 0: no limit
   // By method: default parameters, and fields that only a deployment may set.
   std::map<std::string, Settings> methods;
 };

@@ -53,6 +53,12 @@ void ModelPools::forget_prefix(PageId page) {
   for (const PageId p : freed) log_freed(Store::kKv, p);
 }
 
+void ModelPools::forget_lora(LoraId lora) {
+  std::vector<PageId> freed;
+  prefixes.forget_lora(lora, &freed);
+  for (const PageId page : freed) log_freed(Store::kKv, page);
+}
+
 void ModelPools::drop_prefixes() {
   std::vector<PageId> freed;
   prefixes.clear(&freed);

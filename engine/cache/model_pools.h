@@ -43,6 +43,8 @@ struct ModelPools {
   bool retains_hidden(int to) const { return to < layers || retains_top_hidden; }
   // Removes a page and its successors from the index.
   void forget_prefix(PageId page);
+  // Removes the prefixes of a LoRA adapter that no sequence has any more.
+  void forget_lora(LoraId lora);
   // Empties the index, so that cached pages become free.
   void drop_prefixes();
 

@@ -186,6 +186,18 @@ void PrefixIndex::evict(const std::string& client, std::vector<PageId>* freed) {
   forget(pool_->evicted_for(client), freed);
 }
 
+void PrefixIndex::forget_lora(LoraId lora, std::vector<PageId>* freed) {
+  std::vector<PrefixRoot> roots;
+  for (const auto& [root, node] : roots_) {
+    if (root.lora == lora) roots.push_back(root);
+  }
+  for (const PrefixRoot& root : roots) {
+    for (auto it = roots_.find(root); it != roots_.end(); it = roots_.find(root)) {
+      forget(it->second.first, freed);
+    }
+  }
+}
+
 void PrefixIndex::clear(std::vector<PageId>* freed) {
   while (!roots_.empty()) forget(roots_.begin()->second.first, freed);
 }

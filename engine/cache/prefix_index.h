@@ -82,6 +82,8 @@ class PrefixIndex {
   void evict(const std::string& client, std::vector<PageId>* freed);
   // Removes a page and its successors. REQUIRES: knows(page).
   void forget(PageId page, std::vector<PageId>* freed);
+  // Removes all chains of this LoRA adapter.
+  void forget_lora(LoraId lora, std::vector<PageId>* freed);
   void clear(std::vector<PageId>* freed);
 
   size_t size() const { return known_; }  // pages

@@ -179,13 +179,18 @@ absl::Status add_adapters(Metrics* metrics, Deployment* d) {
                           absl::StrCat("the adapters that ", large.config.name,
                                        " has loaded: ", large.shape.loras.size()));
     }
-    AdapterSeries& series = metrics->adapters.emplace_back();
-    series.model = d->name;
-    series.adapter = config.name;
-    d->adapters.push_back({config.name, config.id, std::make_shared<AcceptanceStats>(),
-                           std::make_shared<AcceptanceStats>(), &series});
+    const LoraShape& shape = large.shape.loras[config.id.index()];
+    const auto& known = large.config.loras;
+    d->adapters->pin({.name = config.name,
+                      .id = config.id,
+                      .path = config.id.index() < known.size() ? known[config.id.index()].path : "",
+                      .rank = shape.rank,
+                      .bytes = shape.bytes,
+                      .acceptance_stats = std::make_shared<AcceptanceStats>(),
+                      .conditioned_stats = std::make_shared<AcceptanceStats>(),
+                      .series = metrics->adapters.open(d->name, config.name)});
   }
-  return absl::OkStatus();
+  return annotate(d->adapters->check_limits(), field_of(*d, "adapters"));
 }
 
 absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
@@ -194,6 +199,7 @@ absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
   Deployment d;
   d.name = config.name;
   d.config = config;
+  d.adapters = std::make_shared<AdapterTable>(config.adapter_memory_bytes, config.max_adapters);
   d.large = d.models[config.large] = &models.at(config.large);
   const Declared declared = declared_methods(config);
   if (!config.small.empty()) {
@@ -266,19 +272,14 @@ const MethodInfo* Deployment::offers(absl::string_view method) const {
   return it == methods.end() ? nullptr : &*it;
 }
 
-const DeploymentAdapter* Deployment::find_adapter(absl::string_view adapter) const {
-  const auto it = std::ranges::find(adapters, adapter, &DeploymentAdapter::name);
-  return it == adapters.end() ? nullptr : &*it;
+std::shared_ptr<AcceptanceStats> Deployment::acceptance_of(LoraId lora) const {
+  const AdapterRef adapter = lora.valid() ? adapters->find(lora) : nullptr;
+  return adapter ? adapter->acceptance_stats : acceptance_stats;
 }
 
-const std::shared_ptr<AcceptanceStats>& Deployment::acceptance_of(LoraId lora) const {
-  const auto it = std::ranges::find(adapters, lora, &DeploymentAdapter::id);
-  return it == adapters.end() ? acceptance_stats : it->acceptance_stats;
-}
-
-const std::shared_ptr<AcceptanceStats>& Deployment::conditioned_of(LoraId lora) const {
-  const auto it = std::ranges::find(adapters, lora, &DeploymentAdapter::id);
-  return it == adapters.end() ? conditioned_stats : it->conditioned_stats;
+std::shared_ptr<AcceptanceStats> Deployment::conditioned_of(LoraId lora) const {
+  const AdapterRef adapter = lora.valid() ? adapters->find(lora) : nullptr;
+  return adapter ? adapter->conditioned_stats : conditioned_stats;
 }
 
 std::string Deployment::offered() const {
@@ -307,10 +308,7 @@ DeploymentInfo Deployment::info() const {
       info.models.back().device_lost = lost && lost(model->device);
     }
   }
-  for (const DeploymentAdapter& adapter : adapters) {
-    const LoraShape& shape = large->shape.loras[adapter.id.index()];
-    info.adapters.push_back({adapter.name, shape.rank, shape.bytes});
-  }
+  info.adapters = adapters->infos();
   info.vocab_size = vocab_size;
   info.context_length = context_length;
   info.max_new_tokens = max_new_tokens;

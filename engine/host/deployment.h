@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/base/config.h"
+#include "engine/host/adapters.h"
 #include "engine/host/methods/compile.h"
 #include "engine/host/models/loaded_model.h"
 #include "engine/host/requests/answer_format.h"
@@ -28,15 +29,6 @@ struct AcceptanceStats;  // engine/decode/pacing/acceptance_stats.h
 struct ConditionedMethod {
   std::string method;
   const AdapterShape* adapter = nullptr;
-};
-
-// A LoRA adapter of the large model, as requests see it.
-struct DeploymentAdapter {
-  std::string name;
-  LoraId id;
-  // As those of Deployment, of requests with the adapter.
-  std::shared_ptr<AcceptanceStats> acceptance_stats, conditioned_stats;
-  AdapterSeries* series = nullptr;
 };
 
 struct Deployment {
@@ -58,7 +50,7 @@ struct Deployment {
   int early_vocabulary = 0;  // for tokens that an early layer or masks of the large model propose
   std::shared_ptr<AcceptanceStats> acceptance_stats;   // shared by the deployment's requests
   std::shared_ptr<AcceptanceStats> conditioned_stats;  // the same, of a conditioned small model
-  std::vector<DeploymentAdapter> adapters;
+  std::shared_ptr<AdapterTable> adapters = std::make_shared<AdapterTable>();
   AnswerFormat large_answers;    // of answers that the large model writes
   AnswerFormat small_answers;    // the small one
   Grammars* grammars = nullptr;  // of all deployments; null: no constraints
@@ -97,10 +89,15 @@ struct Deployment {
   // Is there an instance of the model on a device that is not lost?
   bool can_run(const LoadedModel& model) const;
   const MethodInfo* offers(absl::string_view method) const;
-  const DeploymentAdapter* find_adapter(absl::string_view name) const;  // null: there is none
+  // The adapter that a request has, or names if it has none yet; null: none.
+  template <class Request>
+  AdapterRef adapter_of(const Request& request) const {
+    return request.lease || request.adapter.empty() ? request.lease
+                                                    : adapters->find(request.adapter);
+  }
   // Statistics of requests with an adapter of the large model; invalid: without.
-  const std::shared_ptr<AcceptanceStats>& acceptance_of(LoraId lora) const;
-  const std::shared_ptr<AcceptanceStats>& conditioned_of(LoraId lora) const;
+  std::shared_ptr<AcceptanceStats> acceptance_of(LoraId lora) const;
+  std::shared_ptr<AcceptanceStats> conditioned_of(LoraId lora) const;
   std::string offered() const;  // "autoregressive, ngram"
   DeploymentInfo info() const;
 };

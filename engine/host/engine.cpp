@@ -124,7 +124,10 @@ void Engine::Impl::read_statistics() {
   }
 }
 
-Engine::Impl::~Impl() { stop(); }
+Engine::Impl::~Impl() {
+  stop();
+  for (const Deployment& d : deployments) d.adapters->close();  // while the loop and devices exist
+}
 
 void Engine::Impl::stop() {
   if (!loop_thread.joinable()) return;

@@ -91,6 +91,26 @@ class Engine {
   std::string adapter(absl::string_view model, absl::string_view adapter) const;
   std::vector<DeviceInfo> devices() const;
 
+  // Loads a LoRA adapter of the deployment `model` while requests run, and blocks until requests
+  // can name it. `model` may be empty if there is one deployment. The file or folder `path` must
+  // not change meanwhile. With `replace`, an adapter of the same name gets no new requests.
+  // Requests that were accepted with it end with it. An error leaves everything as it was.
+  // NOT_FOUND: an unknown deployment, or no such file. INVALID_ARGUMENT: a wrong name or file.
+  // ALREADY_EXISTS: the name is taken. FAILED_PRECONDITION: the model takes no adapters, or the
+  // adapter of that name is of the configuration. RESOURCE_EXHAUSTED: DeploymentConfig's limits,
+  // and too little of it is idle.
+  struct AdapterLoad {
+    std::string model = {};
+    std::string name = {};
+    std::string path = {};
+    bool replace = false;
+  };
+  absl::Status load_adapter(const AdapterLoad& load);
+  // Ends new requests for an adapter at once. Its memory, prefixes and metrics are freed when no
+  // request has it. `model` may be empty if no other deployment has such an adapter. NOT_FOUND
+  // lists the known names; FAILED_PRECONDITION: it is of the configuration.
+  absl::Status unload_adapter(absl::string_view model, const std::string& name);
+
   // `lost` is called with the name of each device that fails for good, once, on an engine thread,
   // when the first of its requests has ended. It must not call this function. An empty function
   // ends the calls; none is under way when this returns.

@@ -1,9 +1,10 @@
 // Members of Engine. engine.cpp starts and stops it; engine_requests.cpp takes requests from
-// submit() to the loop.
+// submit() to the loop; engine_adapters.cpp loads and unloads LoRA adapters.
 #pragma once
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -65,6 +66,10 @@ struct Engine::Impl {
   absl::StatusOr<const Deployment*> check(Request* request);
   // A model that takes requests now.
   absl::StatusOr<Target> check_model(absl::string_view model, absl::string_view adapter = "");
+  // The deployment of this name; of an empty one: the only one.
+  absl::StatusOr<const Deployment*> only_deployment(absl::string_view model) const;
+  // Frees what an adapter of the deployment had, which no request has any more.
+  void free_adapter(const Deployment& deployment, const DeploymentAdapter& adapter);
   absl::StatusOr<Quotas::OpenRequest> open_request(const std::string& client);
   template <class Request>
   absl::StatusOr<std::shared_ptr<Claims>> claim(const Request& request, int64_t bytes);
@@ -105,6 +110,10 @@ struct Engine::Impl {
   absl::Status statistics_read;
   std::unique_ptr<PrefixStore> prefixes;  // null: there is none
   absl::Status prefixes_read;
+
+  Mutex adapter_loads;  // held while an adapter is loaded
+  // By large model: the id of the next adapter. Ids are not used again, as prefixes have them.
+  std::map<ModelId, int64_t> next_lora ABSL_GUARDED_BY(adapter_loads);
 
   std::atomic<RequestId> next_id{1};
   std::atomic<bool> draining{false};

@@ -90,8 +90,9 @@ absl::StatusOr<const Deployment*> Engine::Impl::check(Request* request) {
   std::string adapter;
   if constexpr (requires { request->adapter; }) adapter = request->adapter;
   TANDEM_ASSIGN_OR_RETURN(const Target target, check_model(request->model, adapter));
-  if constexpr (requires { request->adapter; }) {
+  if constexpr (requires { request->lease; }) {
     if (target.adapter) request->adapter = target.adapter->name;
+    request->lease = target.adapter;
   } else if constexpr (std::is_same_v<Request, EmbedRequest>) {
     if (target.adapter) return refused(RejectReason::kInvalid, no_embedding(*request));
   }
@@ -353,7 +354,8 @@ void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
   CastRole role{Role::kLarge, deployment.large->id};
   if (resolved->adapter) {
     role.lora = resolved->adapter->id;
-    spec.adapter_series = resolved->adapter->series;
+    spec.adapter_series = resolved->adapter->series.get();
+    spec.lease = std::exchange(resolved->adapter, nullptr);
   }
   spec.cast = make_cast({role});
   spec.priority = request.priority;

@@ -91,14 +91,14 @@ void for_each_statistic(const EngineConfig& config, const std::vector<LoadedMode
     each("drafts" + end, &d.acceptance_stats->drafts);
     each("trees" + end, &d.acceptance_stats->trees);
     each("conditioned" + end, &d.conditioned_stats->drafts);
-    for (const DeploymentAdapter& a : d.adapters) {
+    for (const AdapterRef& a : d.adapters->all()) {
+      if (!a->pinned) continue;
       // Two files may have one name, one after the other.
-      const std::string& path = d.large->config.loras[a.id.index()].path;
-      const std::string of = absl::StrCat(" ", d.name, ":", a.name, " ",
-                                          hash_of(absl::StrCat(text_of(d, config), " ", path)));
-      each("drafts" + of, &a.acceptance_stats->drafts);
-      each("trees" + of, &a.acceptance_stats->trees);
-      each("conditioned" + of, &a.conditioned_stats->drafts);
+      const std::string of = absl::StrCat(" ", d.name, ":", a->name, " ",
+                                          hash_of(absl::StrCat(text_of(d, config), " ", a->path)));
+      each("drafts" + of, &a->acceptance_stats->drafts);
+      each("trees" + of, &a->acceptance_stats->trees);
+      each("conditioned" + of, &a->conditioned_stats->drafts);
     }
   }
 }

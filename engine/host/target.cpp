@@ -1,6 +1,7 @@
 #include "engine/host/target.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,8 +20,8 @@ std::string quoted(const std::vector<std::string>& names) {
   });
 }
 
-std::string full_name(const Deployment& d, const DeploymentAdapter& adapter) {
-  return absl::StrCat(d.name, std::string(1, kSeparator), adapter.name);
+std::string full_name(const Deployment& d, const std::string& adapter) {
+  return absl::StrCat(d.name, std::string(1, kSeparator), adapter);
 }
 
 // `field: "value"; did you mean "near"? known: "a", "b"`
@@ -38,7 +39,7 @@ absl::Status unknown_model(const std::vector<Deployment>& deployments, absl::str
   std::vector<std::string> names;
   for (const Deployment& d : deployments) names.push_back(d.name);
   for (const Deployment& d : deployments) {
-    for (const DeploymentAdapter& a : d.adapters) names.push_back(full_name(d, a));
+    for (const std::string& a : d.adapters->names()) names.push_back(full_name(d, a));
   }
   return unknown("model", model, names, "MODEL_NOT_FOUND");
 }
@@ -47,7 +48,7 @@ absl::Status unknown_model(const std::vector<Deployment>& deployments, absl::str
 std::vector<Target> owners_of(const std::vector<Deployment>& deployments, absl::string_view name) {
   std::vector<Target> owners;
   for (const Deployment& d : deployments) {
-    if (const DeploymentAdapter* const a = d.find_adapter(name)) owners.push_back({&d, a});
+    if (AdapterRef a = d.adapters->find(name)) owners.push_back({&d, std::move(a)});
   }
   return owners;
 }
@@ -59,14 +60,14 @@ absl::StatusOr<Target> find_model(const std::vector<Deployment>& deployments,
     if (d.name == model) return Target{&d, nullptr};
     if (separator == absl::string_view::npos || d.name != model.substr(0, separator)) continue;
     const absl::string_view name = model.substr(separator + 1);
-    if (const DeploymentAdapter* const a = d.find_adapter(name)) return Target{&d, a};
+    if (AdapterRef a = d.adapters->find(name)) return Target{&d, std::move(a)};
     return unknown_model(deployments, model);
   }
   const std::vector<Target> owners = owners_of(deployments, model);
   if (owners.empty()) return unknown_model(deployments, model);
   if (owners.size() == 1) return owners.front();
   std::vector<std::string> names;
-  for (const Target& t : owners) names.push_back(full_name(*t.deployment, *t.adapter));
+  for (const Target& t : owners) names.push_back(full_name(*t.deployment, t.adapter->name));
   return with_reason(absl::NotFoundError(absl::StrCat(
                          "model: ", quote_value(model),
                          ", an adapter of several deployments; known: ", quoted(names))),
@@ -75,13 +76,10 @@ absl::StatusOr<Target> find_model(const std::vector<Deployment>& deployments,
 
 }  // namespace
 
-absl::StatusOr<const DeploymentAdapter*> known_adapter(const Deployment& deployment,
-                                                       absl::string_view name) {
-  if (name.empty()) return nullptr;
-  if (const DeploymentAdapter* const found = deployment.find_adapter(name)) return found;
-  std::vector<std::string> names;
-  for (const DeploymentAdapter& a : deployment.adapters) names.push_back(a.name);
-  return unknown("adapter", name, names, "ADAPTER_NOT_FOUND");
+absl::StatusOr<AdapterRef> known_adapter(const Deployment& deployment, absl::string_view name) {
+  if (name.empty()) return AdapterRef();
+  if (AdapterRef found = deployment.adapters->find(name)) return found;
+  return unknown("adapter", name, deployment.adapters->names(), "ADAPTER_NOT_FOUND");
 }
 
 absl::StatusOr<Target> find_target(const std::vector<Deployment>& deployments,

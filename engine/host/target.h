@@ -1,7 +1,7 @@
 // From the names in a request to its deployment and adapter.
 //
 // `model` is a deployment, "DEPLOYMENT:ADAPTER", or an adapter that exactly one deployment has.
-// Names have no colons. Pure functions.
+// Names have no colons. Thread-safe.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ namespace tandem {
 
 struct Target {
   const Deployment* deployment = nullptr;
-  const DeploymentAdapter* adapter = nullptr;  // null: none
+  AdapterRef adapter = nullptr;  // null: none
 };
 
 // `adapter`: the request's field; empty: unset. NOT_FOUND, reason MODEL_NOT_FOUND or
@@ -24,7 +24,6 @@ absl::StatusOr<Target> find_target(const std::vector<Deployment>& deployments,
                                    absl::string_view model, absl::string_view adapter = "");
 
 // The adapter of this name; null if the name is empty. NOT_FOUND as above.
-absl::StatusOr<const DeploymentAdapter*> known_adapter(const Deployment& deployment,
-                                                       absl::string_view name);
+absl::StatusOr<AdapterRef> known_adapter(const Deployment& deployment, absl::string_view name);
 
 }  // namespace tandem

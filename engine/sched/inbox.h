@@ -47,7 +47,12 @@ class Inbox {
     size_t most;
     std::function<void(std::vector<PrefixIndex::SharedPage>)> done;
   };
-  using Message = std::variant<Submit, Stop, Pause, BatchDone, LateDone, ListPrefixes, PageRead>;
+  struct ForgetLora {
+    std::vector<ModelId> models;
+    LoraId lora;
+  };
+  using Message =
+      std::variant<Submit, Stop, Pause, BatchDone, LateDone, ListPrefixes, ForgetLora, PageRead>;
 
   // Notifies under the lock: the loop may be destroyed once it has the message.
   void post(Message message) {

@@ -78,6 +78,9 @@ void Loop::list_prefixes(ModelId model, size_t most,
                          std::function<void(std::vector<PrefixIndex::SharedPage>)> done) {
   inbox_.post(Inbox::ListPrefixes{model, most, std::move(done)});
 }
+void Loop::forget_lora(std::vector<ModelId> models, LoraId lora) {
+  inbox_.post(Inbox::ForgetLora{std::move(models), lora});
+}
 void Loop::read(PageRead read) { inbox_.post(std::move(read)); }
 void Loop::quit() { inbox_.quit(); }
 
@@ -127,6 +130,8 @@ bool Loop::take_inbox() {
       on_late_done(std::move(*late));
     } else if (const auto* list = std::get_if<Inbox::ListPrefixes>(&m)) {
       list->done(dispatcher_.pools(list->model).prefixes.shared(list->most));
+    } else if (const auto* forget = std::get_if<Inbox::ForgetLora>(&m)) {
+      for (const ModelId model : forget->models) dispatcher_.pools(model).forget_lora(forget->lora);
     } else if (auto* read = std::get_if<PageRead>(&m)) {
       dispatcher_.read(std::move(*read));
     } else {

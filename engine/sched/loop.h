@@ -5,9 +5,9 @@
 // when a batch is selected. No other thread touches coroutines or bookkeeping; backends see only
 // batches.
 //
-// submit, stop, pause, resume, stop_all, list_prefixes, read, quit, live, retry_hint, device_lost,
-// in_one_step and at_one_batch are thread-safe. step() and run() are for the loop thread. The
-// simulator calls step() on a virtual clock.
+// submit, stop, pause, resume, stop_all, list_prefixes, forget_lora, read, quit, live, retry_hint,
+// device_lost, in_one_step and at_one_batch are thread-safe. step() and run() are for the loop
+// thread. The simulator calls step() on a virtual clock.
 #pragma once
 
 #include <atomic>
@@ -64,6 +64,8 @@ class Loop final : private LoopServices {
   // PrefixIndex::shared() of the model's pools. `done` is called once, on the loop thread.
   void list_prefixes(ModelId model, size_t most,
                      std::function<void(std::vector<PrefixIndex::SharedPage>)> done);
+  // Removes the prefixes of a LoRA adapter, which no sequence has any more, from these models.
+  void forget_lora(std::vector<ModelId> models, LoraId lora);
   // Reads pages of the model's prefix index.
   void read(PageRead read);
 

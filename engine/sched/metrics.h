@@ -1,14 +1,17 @@
 // The loop's metrics, which a scraper may read at any time (base/stats.h).
 //
-// The set of series is fixed when the engine starts. A request points to its Series, so the hot
-// path never looks up a label.
+// The set of series is fixed when the engine starts, except for those of LoRA adapters. A request
+// points to its Series, so the hot path never looks up a label.
 #pragma once
 
 #include <array>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "engine/base/mutex.h"
 #include "engine/base/outcome.h"
 #include "engine/base/stats.h"
 #include "engine/decode/gen.h"
@@ -73,6 +76,19 @@ struct AdapterSeries {
   Counter requests;  // admitted
 };
 
+// The series of adapters that are loaded or still have requests. Thread-safe.
+class AdapterSeriesSet {
+ public:
+  // The series of these names, which exists while the result or a copy of it does.
+  std::shared_ptr<AdapterSeries> open(const std::string& model, const std::string& adapter);
+  // Oldest first.
+  std::vector<std::shared_ptr<const AdapterSeries>> all() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::weak_ptr<AdapterSeries>> series_ ABSL_GUARDED_BY(mutex_);
+};
+
 // One per loaded model.
 struct ModelSeries {
   std::string model;  // model name
@@ -107,13 +123,13 @@ inline constexpr int kRejectReasons = 13;
 const char* reject_reason_name(RejectReason r);  // "queue_full", ...
 
 struct Metrics {
-  std::deque<Series> series;           // fixed after start
-  std::deque<AdapterSeries> adapters;  // fixed after start
-  std::deque<ModelSeries> models;      // fixed after start
-  Gauge requests_waiting;              // of all series, and of requests without one
-  Gauge requests_tokenizing;           // before the loop
-  Gauge waiting_bytes;                 // memory of requests before admission
-  Gauge requests_paused;               // for their readers
+  std::deque<Series> series;  // fixed after start
+  AdapterSeriesSet adapters;
+  std::deque<ModelSeries> models;  // fixed after start
+  Gauge requests_waiting;          // of all series, and of requests without one
+  Gauge requests_tokenizing;       // before the loop
+  Gauge waiting_bytes;             // memory of requests before admission
+  Gauge requests_paused;           // for their readers
   std::array<Counter, kRejectReasons> rejected;
   // Requests that ended before they reached the loop, by status code.
   std::array<Counter, kStatusCodes> refused;

@@ -134,6 +134,8 @@ struct SequenceSpec {
   TimePoint time_limit = kNever;            // TIME_LIMIT, with its tokens so far
   Series* series = nullptr;                 // may be null
   AdapterSeries* adapter_series = nullptr;  // likewise
+  // Kept until no device works on the sequence: what its LoRA adapter needs.
+  std::shared_ptr<const void> lease;
 
  private:
   static const std::shared_ptr<const Cast>& no_cast() {

@@ -43,6 +43,7 @@ CallInfo begun(const char* method, const ServerState& state, const std::string& 
     info.client = host_of_peer(peer);
     return info;
   }
+  info.identity = *client;
   Sender sender = sender_of(state.config, *std::move(client), gateway);
   info.client = std::move(sender.client);
   info.priority = sender.priority;

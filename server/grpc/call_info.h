@@ -21,6 +21,7 @@ namespace tandem {
 struct CallInfo {
   const char* method = "";  // "Generate", ...
   std::string client;
+  std::string identity;         // of the sender, also where a gateway names another client
   std::optional<int> priority;  // by a gateway, in place of the request's
   std::string peer;
   std::string traceparent;  // W3C trace context from the client, if well formed

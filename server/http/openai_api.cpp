@@ -164,6 +164,10 @@ const OpenAiApi::Route OpenAiApi::kRoutes[] = {
     {"/v1/rerank", false, "POST", "openai/rerank", true, false, &OpenAiApi::rerank},
     {"/tokenize", false, "POST", "openai/tokenize", true, false, &OpenAiApi::tokenize},
     {"/detokenize", false, "POST", "openai/detokenize", true, false, &OpenAiApi::detokenize},
+    {"/v1/load_lora_adapter", false, "POST", "openai/load_lora_adapter", true, false,
+     &OpenAiApi::load_adapter},
+    {"/v1/unload_lora_adapter", false, "POST", "openai/unload_lora_adapter", true, false,
+     &OpenAiApi::unload_adapter},
     {"/health", false, "GET", "openai/health", false, /*open=*/true, &OpenAiApi::show_health},
     {"/healthz", false, "GET", "openai/healthz", false, /*open=*/true, &OpenAiApi::show_alive},
     {"/readyz", false, "GET", "openai/readyz", false, /*open=*/true, &OpenAiApi::show_ready},
@@ -208,6 +212,9 @@ OpenAiApi::OpenAiApi(Listener listener, Acceptor::Bounds bounds, ServerState& st
 bool OpenAiApi::serves(const Route& route, absl::string_view path) const {
   if (route.serve == &OpenAiApi::show_playground) {
     return state_.config.playground && find_file(playground_files(), path) != nullptr;
+  }
+  if (route.serve == &OpenAiApi::load_adapter || route.serve == &OpenAiApi::unload_adapter) {
+    return !state_.config.adapter_folder.empty();
   }
   return state_.config.openai_metrics || !absl::StartsWith(path, kMetricsPath);
 }
@@ -325,6 +332,14 @@ void OpenAiApi::tokenize(const std::shared_ptr<HttpExchange>& exchange) {
 
 void OpenAiApi::detokenize(const std::shared_ptr<HttpExchange>& exchange) {
   TokenCall::start(TokenCall::Kind::kDetokenize, state_, http_, turns_, exchange);
+}
+
+void OpenAiApi::load_adapter(const std::shared_ptr<HttpExchange>& exchange) {
+  TokenCall::start(TokenCall::Kind::kLoadAdapter, state_, http_, turns_, exchange);
+}
+
+void OpenAiApi::unload_adapter(const std::shared_ptr<HttpExchange>& exchange) {
+  TokenCall::start(TokenCall::Kind::kUnloadAdapter, state_, http_, turns_, exchange);
 }
 
 // --- Status

@@ -90,6 +90,8 @@ class OpenAiApi {
   void rerank(const std::shared_ptr<HttpExchange>& exchange);
   void tokenize(const std::shared_ptr<HttpExchange>& exchange);
   void detokenize(const std::shared_ptr<HttpExchange>& exchange);
+  void load_adapter(const std::shared_ptr<HttpExchange>& exchange);
+  void unload_adapter(const std::shared_ptr<HttpExchange>& exchange);
   void show_health(const std::shared_ptr<HttpExchange>& exchange);
   void show_alive(const std::shared_ptr<HttpExchange>& exchange);
   void show_ready(const std::shared_ptr<HttpExchange>& exchange);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/base/status.h"
+#include "server/adapter_commands.h"
 #include "server/edge/peer.h"
 #include "server/grpc/complete_response.h"
 #include "server/grpc/embed.h"
@@ -11,6 +12,7 @@
 #include "server/grpc/rerank.h"
 #include "server/http/openai_api.h"
 #include "server/http/posted_response.h"
+#include "server/openai/adapters.h"
 #include "server/openai/embeddings.h"
 #include "server/openai/json_text.h"
 #include "server/openai/tokens.h"
@@ -34,6 +36,10 @@ const char* name_of(TokenCall::Kind kind) {
       return "openai/embeddings";
     case TokenCall::Kind::kRerank:
       return "openai/rerank";
+    case TokenCall::Kind::kLoadAdapter:
+      return "openai/load_lora_adapter";
+    case TokenCall::Kind::kUnloadAdapter:
+      return "openai/unload_lora_adapter";
     case TokenCall::Kind::kCountTokens:
       break;
   }
@@ -75,6 +81,8 @@ absl::Status TokenCall::submit() {
       exchange_->charge.try_resize(exchange_->charge.bytes() + openai::parse_memory(body)));
   if (kind_ == Kind::kEmbeddings) return embed();
   if (kind_ == Kind::kRerank) return rerank();
+  if (kind_ == Kind::kLoadAdapter) return openai::with_lora_names(load_adapter());
+  if (kind_ == Kind::kUnloadAdapter) return openai::with_lora_names(unload_adapter());
   if (kind_ == Kind::kDetokenize) {
     TANDEM_ASSIGN_OR_RETURN(v1::DetokenizeRequest message, openai::detokenize_from(body));
     return detokenize(std::move(message));
@@ -177,6 +185,35 @@ absl::Status TokenCall::rerank() {
   return absl::OkStatus();
 }
 
+void TokenCall::note(const std::string& model, const std::string& adapter) {
+  record_.summary.model = model;
+  record_.summary.adapter = adapter;
+}
+
+absl::Status TokenCall::load_adapter() {
+  TANDEM_ASSIGN_OR_RETURN(const v1::LoadAdapterRequest message,
+                          openai::load_adapter_from(exchange_->message.body));
+  note(message.model(), message.adapter());
+  return tandem::load_adapter(
+      record_.state, record_.info, message,
+      [call = shared_from_this(), name = message.adapter()](const absl::Status& status) {
+        if (!status.ok()) return call->end(openai::with_lora_names(status));
+        call->end(openai::adapter_loaded(name));
+      });
+}
+
+absl::Status TokenCall::unload_adapter() {
+  TANDEM_ASSIGN_OR_RETURN(const v1::UnloadAdapterRequest message,
+                          openai::unload_adapter_from(exchange_->message.body));
+  note(message.model(), message.adapter());
+  return tandem::unload_adapter(
+      record_.state, record_.info, message,
+      [call = shared_from_this(), name = message.adapter()](const absl::Status& status) {
+        if (!status.ok()) return call->end(openai::with_lora_names(status));
+        call->end(openai::adapter_unloaded(name));
+      });
+}
+
 void TokenCall::attach(std::function<void()> cancel) {
   {
     const MutexLock lock(&mutex_);
@@ -206,7 +243,7 @@ void TokenCall::on_tokens(const std::string& model, bool texts,
                             deployment.ok() ? deployment->context_length : 0));
 }
 
-void TokenCall::end(const absl::StatusOr<std::string>& json) {
+void TokenCall::end(const absl::StatusOr<std::string>& answer) {
   std::function<void()> made;  // destroyed without the lock
   {
     const MutexLock lock(&mutex_);
@@ -214,9 +251,9 @@ void TokenCall::end(const absl::StatusOr<std::string>& json) {
     made = std::exchange(cancel_, nullptr);
   }
   if (entered_) record_.state.calls.leave(record_.info.peer);
-  absl::Status status = json.status();
-  if (json.ok()) {
-    status = check_response_size(json->size(), record_.state.config.max_send_bytes);
+  absl::Status status = answer.status();
+  if (answer.ok()) {
+    status = check_response_size(answer->size(), record_.state.config.max_send_bytes);
   }
   record_.end(status);
   const std::string& id = record_.info.request_id;
@@ -225,11 +262,13 @@ void TokenCall::end(const absl::StatusOr<std::string>& json) {
   if (!status.ok() && kind_ == Kind::kCountTokens) {
     error.body = openai::messages_error(error.body, error.status, id);
   }
+  const bool text = kind_ == Kind::kLoadAdapter || kind_ == Kind::kUnloadAdapter;
   PostedResponse::post(server_, exchange_, status.ok() ? 200 : error.status,
-                       status.ok()
-                           ? HttpHeaders{{"Content-Type", "application/json"}, {"X-Request-Id", id}}
-                           : error.headers,
-                       status.ok() ? *json : error.body, std::move(self_));
+                       status.ok() ? HttpHeaders{{"Content-Type", text ? "text/plain; charset=utf-8"
+                                                                       : "application/json"},
+                                                 {"X-Request-Id", id}}
+                                   : error.headers,
+                       status.ok() ? *answer : error.body, std::move(self_));
 }
 
 void TokenCall::closed() {

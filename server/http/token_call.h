@@ -1,6 +1,7 @@
-// Calls with one answer: POST /tokenize, /detokenize, /v1/messages/count_tokens, /v1/embeddings and
-// /v1/rerank. The body is parsed in turns with those of other clients; the engine makes the result.
-// A call whose client leaves is cancelled.
+// Calls with one answer: POST /tokenize, /detokenize, /v1/messages/count_tokens, /v1/embeddings,
+// /v1/rerank, /v1/load_lora_adapter and /v1/unload_lora_adapter. The body is parsed in turns with
+// those of other clients; the engine makes the result. A call whose client leaves is cancelled,
+// except for the last two.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,15 @@ namespace tandem {
 class TokenCall final : public std::enable_shared_from_this<TokenCall>,
                         private HttpExchange::Listener {
  public:
-  enum class Kind { kTokenize, kDetokenize, kCountTokens, kEmbeddings, kRerank };
+  enum class Kind {
+    kTokenize,
+    kDetokenize,
+    kCountTokens,
+    kEmbeddings,
+    kRerank,
+    kLoadAdapter,
+    kUnloadAdapter
+  };
 
   // On the HTTP server's thread. All arguments outlive the call.
   static void start(Kind kind, ServerState& state, HttpServer& server, ClientTurns& turns,
@@ -39,12 +48,15 @@ class TokenCall final : public std::enable_shared_from_this<TokenCall>,
   absl::Status detokenize(v1::DetokenizeRequest message);
   absl::Status embed();
   absl::Status rerank();
+  absl::Status load_adapter();
+  absl::Status unload_adapter();
+  void note(const std::string& model, const std::string& adapter);
   void attach(std::function<void()> cancel);
   void attach(RequestId id);
 
   void on_tokens(const std::string& model, bool texts,
                  const absl::StatusOr<std::vector<Token>>& tokens);
-  void end(const absl::StatusOr<std::string>& json);
+  void end(const absl::StatusOr<std::string>& answer);
 
   // On the HTTP server's thread:
   void written(bool /*ok*/) override {}

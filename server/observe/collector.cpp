@@ -335,46 +335,49 @@ std::vector<std::pair<std::string, std::string>> roles_of(
   return roles;
 }
 
+using Adapters = std::vector<std::shared_ptr<const AdapterSeries>>;
+
 // The names of adapters with requests, as clients know them: those that several deployments have
 // with the deployment.
-std::string adapters_with(const Metrics& metrics, Gauge AdapterSeries::* requests) {
+std::string adapters_with(const Adapters& adapters, Gauge AdapterSeries::* requests) {
   std::vector<std::string> names;
-  for (const AdapterSeries& s : metrics.adapters) {
-    if ((s.*requests).value() <= 0) continue;
-    const auto same = [&s](const AdapterSeries& other) { return other.adapter == s.adapter; };
-    const bool alone = absl::c_count_if(metrics.adapters, same) == 1;
-    names.push_back(alone ? s.adapter : absl::StrCat(s.model, ":", s.adapter));
+  for (const auto& s : adapters) {
+    if (((*s).*requests).value() <= 0) continue;
+    const bool alone =
+        absl::c_count_if(adapters, [&s](const auto& o) { return o->adapter == s->adapter; }) == 1;
+    names.push_back(alone ? s->adapter : absl::StrCat(s->model, ":", s->adapter));
   }
   return absl::StrJoin(names, ",");
 }
 
 // All loaded adapters can run at the same time.
-MetricFamily lora_family(const Metrics& metrics, int64_t unix_time) {
+MetricFamily lora_family(const Adapters& adapters, int64_t unix_time) {
   Family family = Family::named(
       "vllm:lora_requests_info",
       "LoRA adapters of running and waiting requests. The value is the time of the scrape.");
   family.gauge(
-      {{"max_lora", std::to_string(metrics.adapters.size())},
-       {"running_lora_adapters", adapters_with(metrics, &AdapterSeries::requests_running)},
-       {"waiting_lora_adapters", adapters_with(metrics, &AdapterSeries::requests_waiting)}},
+      {{"max_lora", std::to_string(adapters.size())},
+       {"running_lora_adapters", adapters_with(adapters, &AdapterSeries::requests_running)},
+       {"waiting_lora_adapters", adapters_with(adapters, &AdapterSeries::requests_waiting)}},
       static_cast<double>(unix_time));
   return family.take();
 }
 
 // Families with a metric per (deployment, LoRA adapter). Omitted without adapters.
 void add_adapter_families(const Metrics& metrics, std::vector<MetricFamily>* out) {
-  if (metrics.adapters.empty()) return;
+  const Adapters adapters = metrics.adapters.all();
+  if (adapters.empty()) return;
   Family total("adapter_requests_total", "Admitted requests with a LoRA adapter.",
                MetricType::Counter);
   Family running("adapter_requests_running",
                  "Requests with a LoRA adapter, admitted and not yet ended.", MetricType::Gauge);
   Family waiting("adapter_requests_waiting",
                  "Requests with a LoRA adapter, queued before admission.", MetricType::Gauge);
-  for (const AdapterSeries& s : metrics.adapters) {
-    const Labels labels = {{"model", s.model}, {"adapter", s.adapter}};
-    total.counter(labels, s.requests.value());
-    running.gauge(labels, s.requests_running.value());
-    waiting.gauge(labels, s.requests_waiting.value());
+  for (const auto& s : adapters) {
+    const Labels labels = {{"model", s->model}, {"adapter", s->adapter}};
+    total.counter(labels, s->requests.value());
+    running.gauge(labels, s->requests_running.value());
+    waiting.gauge(labels, s->requests_waiting.value());
   }
   for (Family* family : {&total, &running, &waiting}) out->push_back(family->take());
 }
@@ -429,7 +432,9 @@ std::vector<MetricFamily> gateway_families(
       "Rows of a KV page, and pages of the large models; always 1.", 1,
       {{"block_size", std::to_string(page_rows)},
        {"num_gpu_blocks", std::to_string(static_cast<int64_t>(pages))}});
-  if (!metrics.adapters.empty()) out.push_back(lora_family(metrics, unix_time));
+  if (const Adapters adapters = metrics.adapters.all(); !adapters.empty()) {
+    out.push_back(lora_family(adapters, unix_time));
+  }
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include "engine/base/status.h"
 #include "server/openai/field_table.h"
 #include "server/openai/fields.h"
+#include "server/openai/tokens.h"
 #include "server/openai/translation_parts.h"
 
 namespace tandem::openai {

@@ -63,6 +63,7 @@ int http_status(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAlreadyExists:
       return 400;
     case absl::StatusCode::kUnauthenticated:
       return 401;

@@ -106,7 +106,9 @@ def test_calls_that_end_at_once(attack, call):
         )
         # A share, not a number: how many end before a service has them depends on the machine. If
         # gRPC had to queue calls, most admitted calls would be lost.
-        assert heard >= ROUNDS[call], f"no attack: {heard} calls came, {len(gone)} connections are gone"
+        assert heard >= ROUNDS[call], (
+            f"no attack: {heard} calls came, {len(gone)} connections are gone"
+        )
         assert lost < heard / 2, f"{lost} calls lost their places, and {heard} were heard of"
     target.assert_serves()
 

@@ -14,6 +14,7 @@ from tests.conftest import HOME, ROOT
 PROTOS = (
     "tandem/v1/generation.proto",
     "tandem/v1/models.proto",
+    "tandem/v1/admin.proto",
     "tandem/config/v1/deployment.proto",
 )
 CONSUMER = """

@@ -266,3 +266,109 @@ def test_metrics_and_log_name_the_adapter(fake_server):
 def gateway_page(server):
     with urllib.request.urlopen(f"http://{server.http}/metrics/gateway", timeout=60) as page:
         return page.read().decode()
+
+
+# --- Loading while the server runs
+
+
+@pytest.fixture(scope="module")
+def loading_server(start_server, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("loading")
+    loaded = safetensors.load_file(SMALL / "model.safetensors")
+    base = {name: tensor.float().numpy() for name, tensor in loaded.items()}
+    (folder / "adapters").mkdir()
+    for seed, name in enumerate(ADAPTERS):
+        write_adapter(folder / "adapters" / name, base, name, seed)
+        write_adapter(folder / f"{name}-outside", base, name, seed)
+    text = f"""
+        models {{ name: "base" path: "{SMALL}" dtype: DTYPE_FP32 }}
+        deployments {{
+          name: "base" large: "base" max_adapters: 2
+          adapters {{ name: "pinned" path: "{folder / "adapters" / "mlp"}" }}
+        }}
+    """
+    flags = ("--openai=127.0.0.1:0", f"--adapter-folder={folder / 'adapters'}")
+    server = start_server(text, *flags)
+    server.url = f"http://{server.ports['openai']}"
+    server.folder = folder
+    return server
+
+
+def command(server, path, **body):
+    request = urllib.request.Request(
+        f"{server.url}{path}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        return answer.read().decode()
+
+
+def names(server):
+    return [m["id"] for m in get(server, "/v1/models")["data"]]
+
+
+def test_adapters_come_and_go(loading_server):
+    server = loading_server
+    loaded = command(server, "/v1/load_lora_adapter", lora_name="late", lora_path="mlp")
+    assert loaded == "Success: LoRA adapter 'late' added successfully."
+    assert names(server) == ["base", "pinned", "late"]
+    pinned = complete(server, "pinned", PROMPTS[0])["text"]
+    assert complete(server, "late", PROMPTS[0])["text"] == pinned
+    replaced = {"lora_path": str(server.folder / "adapters" / "attention"), "load_inplace": True}
+    command(server, "/v1/load_lora_adapter", lora_name="late", **replaced)
+    assert complete(server, "late", PROMPTS[0])["text"] != pinned
+    assert 'adapter="late"' in server.metrics()
+
+    # The limit of two: the idle one makes room.
+    command(server, "/v1/load_lora_adapter", lora_name="later", lora_path="attention")
+    assert names(server) == ["base", "pinned", "later"]
+    unloaded = command(server, "/v1/unload_lora_adapter", lora_name="later", lora_int_id=1)
+    assert unloaded == "Success: LoRA adapter 'later' removed successfully."
+    assert names(server) == ["base", "pinned"]
+    status, error = refused(server, "/v1/completions", model="later", prompt="x")
+    assert (status, error["code"]) == (404, "model_not_found")
+    server.until(lambda: 'adapter="late' not in server.metrics(), "the series are gone")
+
+
+def test_what_may_not_be_loaded_or_unloaded(loading_server):
+    server = loading_server
+    outside = {"lora_name": "x", "lora_path": str(server.folder / "mlp-outside")}
+    status, error = refused(server, "/v1/load_lora_adapter", **outside)
+    assert (status, error["code"]) == (403, "admin_denied")
+    for path in ("../mlp-outside", "/etc", "."):
+        status, _ = refused(server, "/v1/load_lora_adapter", lora_name="x", lora_path=path)
+        assert status == 403, path
+    status, error = refused(server, "/v1/load_lora_adapter", lora_name="x", lora_path="none")
+    assert (status, error["message"]) == (404, 'lora_path: "none": no such file or folder')
+    status, error = refused(server, "/v1/load_lora_adapter", lora_name="x")
+    assert (status, error["param"]) == (400, "lora_path")
+    status, error = refused(server, "/v1/unload_lora_adapter", lora_name="pinned")
+    assert (status, error["code"]) == (400, "adapter_pinned")
+    status, error = refused(server, "/v1/unload_lora_adapter", lora_name="x")
+    assert (status, error["code"]) == (404, "adapter_not_loaded")
+    assert names(server) == ["base", "pinned"]
+
+
+def test_the_command_line_loads_and_unloads(tandem, loading_server):
+    def run(*words):
+        return tandem("adapters", *words, address=loading_server.grpc)
+
+    assert run("load", "mine", "attention").returncode == 0
+    assert names(loading_server) == ["base", "pinned", "mine"]
+    again = run("load", "mine", "mlp")
+    assert again.returncode == 1
+    assert b"ALREADY_EXISTS" in again.stderr
+    assert run("load", "mine", "mlp", "--replace", "--model=base").returncode == 0
+    assert run("unload", "mine").returncode == 0
+    assert names(loading_server) == ["base", "pinned"]
+    assert run("drop", "mine").returncode == 2
+    assert run("load", "mine").returncode == 2
+
+
+def test_loading_is_off_by_default(fake_server):
+    status, error = refused(
+        fake_server, "/v1/load_lora_adapter", lora_name="x", lora_path="x", base_model_name="fake"
+    )
+    assert (status, error["code"]) == (404, "unknown_url")

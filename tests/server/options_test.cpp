@@ -47,6 +47,13 @@ TEST(Options, FlagsOverrideTheFile) {
   EXPECT_EQ(plain->engine.prefix_store, "");
   EXPECT_EQ(configure(*parse_options({"--config", path, "--prefix-store=kv"}))->engine.prefix_store,
             "kv");
+  EXPECT_EQ(plain->server.adapter_folder, "");
+  EXPECT_EQ(configure(*parse_options({"--config", path, "--adapter-folder", dir.path()}))
+                ->server.adapter_folder,
+            dir.path());
+  EXPECT_EQ(
+      configure(*parse_options({"--config", path, "--adapter-folder=/none"})).status().message(),
+      "--adapter-folder: \"/none\"; allowed: a directory that exists");
   const auto over = configure(*parse_options(
       {"--config", path, "--listen=127.0.0.1:2", "--http=off", "--grace-seconds=0.5"}));
   EXPECT_EQ(over->server.listen, "127.0.0.1:2");

@@ -26,7 +26,8 @@ TEST(ServerConfig, ReadsEveryField) {
       "max_connections_per_host: 12 max_open_calls: 13 max_transport_bytes: 16777216 "
       "stuck_seconds: 14 max_send_bytes: 1025 memory_bytes: 100000000 "
       "max_connection_age_grace_seconds: 15 prefix_store_seconds: 16 trusted_gateways: \"gw\" "
-      "trusted_gateways: \"10.0.0.7\" objectives { key: \"batch\" value: -10 } ui: false");
+      "trusted_gateways: \"10.0.0.7\" objectives { key: \"batch\" value: -10 } ui: false "
+      "adapter_folder: \"/tmp\" administrators: \"ann\" administrators: \"ops\"");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->listen, "[::1]:5");
   EXPECT_EQ(config->http, "off");
@@ -57,8 +58,18 @@ TEST(ServerConfig, ReadsEveryField) {
   EXPECT_EQ(config->max_send_bytes, 1025);
   EXPECT_EQ(config->memory_bytes, 100000000);
   EXPECT_EQ(config->max_connection_age_grace, std::chrono::seconds(15));
+  EXPECT_EQ(config->adapter_folder, "/tmp");
+  EXPECT_EQ(config->administrators, (std::set<std::string>{"ann", "ops"}));
   EXPECT_EQ(config->trusted_gateways, (std::set<std::string>{"gw", "10.0.0.7"}));
   EXPECT_EQ(config->objectives, (std::map<std::string, int>{{"batch", -10}}));
+}
+
+TEST(ServerConfig, AdaptersLieInAFolderThatExists) {
+  EXPECT_EQ(settings("adapter_folder: \"/none\"").status().message(),
+            "f:1: server.adapter_folder: \"/none\"; allowed: a directory that exists");
+  EXPECT_EQ(settings("administrators: \"\"").status().message(),
+            "f:1: server.administrators: \"\"; allowed: 1 to 255 bytes");
+  EXPECT_EQ(settings("")->adapter_folder, "");
 }
 
 TEST(ServerConfig, NamesWrongGatewaysAndObjectives) {

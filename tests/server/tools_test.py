@@ -34,6 +34,7 @@ METHODS = {
 SERVICES = (
     "tandem.v1.Generation",
     "tandem.v1.Models",
+    "tandem.v1.Admin",
     "grpc.health.v1.Health",
     "inference.GRPCInferenceService",
 )

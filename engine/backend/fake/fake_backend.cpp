@@ -134,6 +134,20 @@ FakeBackend::FakeBackend(FakeMemory* memory, ValueStore* values, const Clock* cl
 
 FakeBackend::~FakeBackend() = default;
 
+void FakeMemory::set_lora(ModelId model, LoraId lora, bool loaded) {
+  const MutexLock lock(&mutex_);
+  if (loaded) {
+    unloaded_.erase({model, lora});
+  } else {
+    unloaded_.emplace(model, lora);
+  }
+}
+
+bool FakeMemory::was_unloaded(ModelId model, LoraId lora) const {
+  const MutexLock lock(&mutex_);
+  return unloaded_.contains({model, lora});
+}
+
 const FakeModelConfig& FakeMemory::Model::config_with(LoraId lora) {
   if (!lora.valid()) return config;
   const auto known = adapted.find(lora);
@@ -242,6 +256,9 @@ WorkResult FakeBackend::run(const Work& work, bool nan, int64_t traced) {
   FakeMemory::Model& model = memory_->model(work.model);
   const auto page_rows = static_cast<size_t>(model.pool.page_rows);
   const int window = model.shape.window;
+  if (work.lora.valid() && memory_->was_unloaded(work.model, work.lora)) {
+    broken(work, 0, "its LoRA adapter was unloaded");
+  }
   const FakeModelConfig& config = model.config_with(work.lora);
   const Pass& pass = *work.pass;
   WorkResult result;

@@ -16,11 +16,14 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "engine/backend/fake/model.h"
 #include "engine/backend/fake/timer.h"
 #include "engine/backend/fake/trace.h"
+#include "engine/base/mutex.h"
 #include "engine/pass/backend.h"
 #include "engine/sampling/readout.h"
 #include "engine/sampling/value_store.h"
@@ -126,12 +129,17 @@ class FakeMemory {
   Model& model(ModelId id) { return models_.at(id); }
   const Model& model(ModelId id) const { return models_.at(id); }
   void add(ModelId id, Model model) { models_.emplace(id, std::move(model)); }
+  // A LoRA adapter is loaded, or not any more. Thread-safe.
+  void set_lora(ModelId model, LoraId lora, bool loaded);
+  bool was_unloaded(ModelId model, LoraId lora) const;
   void move(const Move& m);
 
  private:
   void copy_page(const Move& m);
 
   std::map<ModelId, Model> models_;
+  mutable Mutex mutex_;
+  std::set<std::pair<ModelId, LoraId>> unloaded_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem

@@ -72,4 +72,26 @@ absl::Status ModelExtras::add(const AdapterFile& file, WeightStore store) {
   return absl::OkStatus();
 }
 
+const LoraWeights* LoraTable::find(LoraId id) const {
+  const MutexLock lock(&mutex_);
+  const auto it = all_.find(id);
+  return it == all_.end() ? nullptr : it->second.get();
+}
+
+void LoraTable::add(LoraId id, LoraWeights weights) {
+  auto owned = std::make_unique<const LoraWeights>(std::move(weights));
+  const MutexLock lock(&mutex_);
+  all_[id] = std::move(owned);
+}
+
+void LoraTable::remove(LoraId id) {
+  std::unique_ptr<const LoraWeights> removed;  // freed after the lock
+  MutexLock lock(&mutex_);
+  const auto it = all_.find(id);
+  if (it == all_.end()) return;
+  removed = std::move(it->second);
+  all_.erase(it);
+  lock.unlock();
+}
+
 }  // namespace tandem

@@ -6,14 +6,19 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/backend/torch/model/linear.h"
 #include "engine/backend/torch/model/lora.h"
 #include "engine/backend/torch/weights/adapter_file.h"
+#include "engine/base/ids.h"
+#include "engine/base/mutex.h"
 
 namespace tandem {
 
@@ -56,10 +61,23 @@ struct Adapter {
   std::optional<Projector> projector;  // for In::kEmbed
 };
 
+// The LoRA adapters of a model, by LoraId. They may change while batches run. Thread-safe.
+class LoraTable {
+ public:
+  // Null: there is none. Valid until remove().
+  const LoraWeights* find(LoraId id) const;
+  void add(LoraId id, LoraWeights weights);
+  void remove(LoraId id);  // REQUIRES: no batch uses it
+
+ private:
+  mutable Mutex mutex_;
+  std::map<LoraId, std::unique_ptr<const LoraWeights>> all_ ABSL_GUARDED_BY(mutex_);
+};
+
 struct ModelExtras {
-  std::vector<EarlyHead> heads;    // by HeadId
-  std::vector<Adapter> adapters;   // by AdapterId
-  std::vector<LoraWeights> loras;  // by LoraId
+  std::vector<EarlyHead> heads;   // by HeadId
+  std::vector<Adapter> adapters;  // by AdapterId
+  std::unique_ptr<LoraTable> loras = std::make_unique<LoraTable>();
 
   // Loads the file's adapter or head in fp32 (fp64 with fp64 weights). Errors as load_matrix().
   absl::Status add(const AdapterFile& file, WeightStore store);

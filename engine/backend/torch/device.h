@@ -32,6 +32,7 @@
 namespace tandem {
 
 struct DecoderConfig;
+struct LoraFile;
 class TensorSource;
 
 class TorchDevice final : public Backend {
@@ -70,6 +71,17 @@ class TorchDevice final : public Backend {
   // REQUIRES: called once for each model, before its first batch; size.page_rows is
   // ModelConfig::page_rows. RESOURCE_EXHAUSTED: not enough memory.
   absl::Status allocate_pools(ModelId model, const PoolSize& size);
+
+  // LoRA adapters while batches run. These five are thread-safe.
+  // The files of an adapter of `model`: their headers alone, and a copy with all numbers checked.
+  absl::StatusOr<LoraFile> open_lora_header(ModelId model, const std::string& path) const;
+  absl::StatusOr<LoraFile> read_lora(ModelId model, const std::string& path) const;
+  // Memory that the adapter will take. Reads no numbers.
+  int64_t lora_bytes(ModelId model, const LoraFile& file) const;
+  // Loads it as `id`, which the model never had. Later batches may name it.
+  absl::Status load_lora(ModelId model, LoraId id, const LoraFile& file);
+  // Frees it. REQUIRES: no batch names it
+  void unload_lora(ModelId model, LoraId id);
 
   // Adds packed copies of weights for products of few rows: of each model whose copy fits into what
   // is left of `most` bytes. With DeviceConfig::packed_products, load() has decided already.

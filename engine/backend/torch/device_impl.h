@@ -49,8 +49,8 @@ struct TorchDevice::Impl {
                             const WeightStore& store);
   absl::Status load_extra(ModelId model, const std::string& name, const ExtraConfig& extra,
                           const DecoderConfig& base, const std::string& fingerprint);
-  absl::Status load_lora(ModelId model, const std::string& name, const ExtraConfig& lora,
-                         const LoraFile& file);
+  // Returns its bytes.
+  absl::StatusOr<int64_t> load_lora(DeviceModel& loaded, LoraId id, const LoraFile& file) const;
   // Sets what follows from a loaded model.
   void complete(DeviceModel& loaded, int page_rows) const;
   int64_t scratch_pages(const DeviceModel& loaded) const;  // 0: its steps are not replayed

@@ -79,18 +79,6 @@ std::string lora_field(const std::string& model, const ExtraConfig& lora) {
   return absl::StrCat("models[", model, "].loras[", lora.name, "]");
 }
 
-// The files of a model's LoRA adapters, before gigabytes of weights are read.
-absl::StatusOr<std::vector<LoraFile>> open_loras(const ModelConfig& config,
-                                                 const DecoderConfig& base) {
-  std::vector<LoraFile> files;
-  for (const ExtraConfig& lora : config.loras) {
-    absl::StatusOr<LoraFile> file = LoraFile::open(lora.path, base);
-    if (!file.ok()) return annotate(file.status(), lora_field(config.name, lora));
-    files.push_back(*std::move(file));
-  }
-  return files;
-}
-
 const char* packed_products_text(std::optional<bool> value) {
   return !value.has_value() ? "unset" : *value ? "true" : "false";
 }
@@ -136,7 +124,13 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<LayerShard> parts,
       layer_shards(config, first_layers(whole, layers), shards, impl_->platform));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<LoraFile> loras, open_loras(config, whole));
+  // Files of LoRA adapters, before gigabytes of weights are read.
+  std::vector<LoraFile> loras;
+  for (const ExtraConfig& lora : config.loras) {
+    absl::StatusOr<LoraFile> file = LoraFile::open(lora.path, whole);
+    if (!file.ok()) return annotate(file.status(), lora_field(config.name, lora));
+    loras.push_back(*std::move(file));
+  }
   const bool stored =
       config.dtype == DType::kAuto &&
       impl_->platform.prefers_stored(tensors, is_gguf(config.path) || unpacked.has_value());
@@ -151,7 +145,9 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
                                   .page_rows = config.page_rows,
                                   .kv_dtype = config.kv_dtype,
                                   .shards = parts}));
-  ModelShape& shape = impl_->models[model].shape;
+  DeviceModel& loaded = impl_->models[model];
+  loaded.whole = whole;
+  ModelShape& shape = loaded.shape;
   if (layers == whole.layers) shape.parameters = layout.parameters;
   absl::StatusOr<std::string> fingerprint = fingerprint_of(whole, layout.tied, tensors);
   if (!fingerprint.ok() && !config.extras.empty()) return fingerprint.status();
@@ -160,7 +156,12 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
     TANDEM_RETURN_IF_ERROR(impl_->load_extra(model, config.name, extra, whole, shape.fingerprint));
   }
   for (size_t i = 0; i < loras.size(); ++i) {
-    TANDEM_RETURN_IF_ERROR(impl_->load_lora(model, config.name, config.loras[i], loras[i]));
+    const ExtraConfig& lora = config.loras[i];
+    const auto id = LoraId(static_cast<int64_t>(i));
+    const absl::StatusOr<int64_t> bytes = impl_->load_lora(loaded, id, loras[i]);
+    if (!bytes.ok()) return annotate(bytes.status(), lora_field(config.name, lora));
+    shape.loras.push_back({lora.name, loras[i].rank, *bytes});
+    shape.weight_bytes += *bytes;
   }
   if (progress && !impl_->peers.empty()) progress(std::exchange(impl_->peers, {}));
   if (progress) {
@@ -210,21 +211,40 @@ absl::Status TorchDevice::Impl::load_extra(ModelId model, const std::string& nam
   return caught(name);
 }
 
-absl::Status TorchDevice::Impl::load_lora(ModelId model, const std::string& name,
-                                          const ExtraConfig& lora, const LoraFile& file) try {
+absl::StatusOr<int64_t> TorchDevice::Impl::load_lora(DeviceModel& loaded, LoraId id,
+                                                     const LoraFile& file) const try {
   const c10::InferenceMode inference;
   const c10::DeviceGuard guard(device);
-  DeviceModel& loaded = models[model];
-  absl::StatusOr<LoraWeights> weights =
-      LoraWeights::load(file, loaded.config, loaded.weights->store);
-  if (!weights.ok()) return annotate(weights.status(), lora_field(name, lora));
-  const int64_t bytes = weights->bytes();
-  loaded.extras.loras.push_back(*std::move(weights));
-  loaded.shape.loras.push_back({lora.name, file.rank, bytes});
-  loaded.shape.weight_bytes += bytes;
-  return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(LoraWeights weights,
+                          LoraWeights::load(file, loaded.config, loaded.weights->store));
+  platform.synchronize(config.index);
+  const int64_t bytes = weights.bytes();
+  loaded.extras.loras->add(id, std::move(weights));
+  return bytes;
 } catch (...) {
-  return caught(name);
+  return caught(file.tensors.where());
+}
+
+absl::StatusOr<LoraFile> TorchDevice::open_lora_header(ModelId model,
+                                                       const std::string& path) const {
+  return LoraFile::open_header(path, impl_->models.at(model).whole);
+}
+
+absl::StatusOr<LoraFile> TorchDevice::read_lora(ModelId model, const std::string& path) const {
+  return LoraFile::open(path, impl_->models.at(model).whole, FileAccess::kCopied);
+}
+
+int64_t TorchDevice::lora_bytes(ModelId model, const LoraFile& file) const {
+  const DeviceModel& loaded = impl_->models.at(model);
+  return LoraWeights::bytes_of(file, loaded.config, loaded.weights->store);
+}
+
+absl::Status TorchDevice::load_lora(ModelId model, LoraId id, const LoraFile& file) {
+  return impl_->load_lora(impl_->models.at(model), id, file).status();
+}
+
+void TorchDevice::unload_lora(ModelId model, LoraId id) {
+  impl_->models.at(model).extras.loras->remove(id);
 }
 
 absl::Status TorchDevice::load_decoder(ModelId model, const std::string& name,

@@ -16,6 +16,8 @@ namespace tandem {
 
 struct DeviceModel {
   DecoderConfig config;
+  // The same with all layers and the names of the file: what LoRA adapters are checked against.
+  DecoderConfig whole;
   std::shared_ptr<const DecoderWeights> weights;
   at::ScalarType kv_type = at::kFloat;
   bool shares_weights = false;

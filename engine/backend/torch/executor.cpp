@@ -158,7 +158,7 @@ void Executor::build(const Batch& batch, const Plan::CachedOf& cached_of) {
         const KvPool* const pool = memory_pool(encoder);
         return pool == nullptr ? nullptr : &pool->size;
       },
-      cached_of);
+      cached_of, [this](LoraId lora) { return extras_.loras->find(lora) != nullptr; });
   set_loras();
 }
 
@@ -171,7 +171,7 @@ void Executor::set_loras() {
     c.adapter.assign(rows, nullptr);
     c.added.assign(rows, -1);
     for (const LoraRows& l : segment.loras) {
-      const LoraWeights& weights = extras_.loras[l.lora.index()];
+      const LoraWeights& weights = *extras_.loras->find(l.lora);
       if (weights.for_kernels() == nullptr) return lora_columns_.clear();
       c.rank = std::max(c.rank, weights.rank());
       c.parts |= weights.parts();
@@ -366,7 +366,7 @@ void Executor::run_segment(size_t i, at::Tensor& x) {
     loras_.clear();
     for (const LoraRows& l : segment.loras) {
       loras_.push_back(
-          {&extras_.loras[l.lora.index()], l.rows.data(), static_cast<int64_t>(l.rows.size())});
+          {extras_.loras->find(l.lora), l.rows.data(), static_cast<int64_t>(l.rows.size())});
     }
     loras = loras_;
   }

@@ -58,7 +58,7 @@ int64_t slot_of(std::span<const PageId> pages, int row, int page_rows) {
 
 void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
                  const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of,
-                 const CachedOf& cached_of) {
+                 const CachedOf& cached_of, const HasLora& has_lora) {
   items.assign(batch.works.size(), {});
   token.clear();
   chosen.clear();
@@ -85,7 +85,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
     item.first_read = reads;
     item.first_pooled = pooled;
     item.status = check_late(work);
-    if (item.status.ok()) item.status = check(work, shape, pool, memory_of);
+    if (item.status.ok()) item.status = check(work, shape, pool, memory_of, has_lora);
     if (item.status.ok()) item.status = resolve_inputs(work, shape, store, width_of, cached_of);
     if (!item.status.ok()) continue;
     add_rows(work, shape, pool);
@@ -168,7 +168,7 @@ absl::Status Plan::check_memory(const Work& work, const ModelShape& shape,
 }
 
 absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSize& pool,
-                         const MemoryOf& memory_of) {
+                         const MemoryOf& memory_of, const HasLora& has_lora) {
   const Pass& pass = *work.pass;
   TANDEM_RETURN_IF_ERROR(check_memory(work, shape, memory_of));
   if (pass.adapter.valid() && pass.adapter.index() >= shape.adapters.size()) {
@@ -176,10 +176,8 @@ absl::Status Plan::check(const Work& work, const ModelShape& shape, const PoolSi
                         shape.adapters.empty() ? "none: no adapter of this model is loaded"
                                                : absl::StrCat("0 to ", shape.adapters.size() - 1));
   }
-  if (work.lora.valid() && work.lora.index() >= shape.loras.size()) {
-    return out_of_range("lora", work.lora.value,
-                        shape.loras.empty() ? "none: no LoRA adapter of this model is loaded"
-                                            : absl::StrCat("0 to ", shape.loras.size() - 1));
+  if (work.lora.valid() && (!has_lora || !has_lora(work.lora))) {
+    return out_of_range("lora", work.lora.value, "LoRA adapters of the model that are loaded");
   }
   if (work.to < 1 || work.to > shape.layers) return out_of_bounds("layer", work.to, shape.layers);
   if (work.past < 0 || work.first < 0 || work.count < 0 ||

@@ -99,11 +99,14 @@ class Plan {
   // The cached answer on the device that a kChosen input names; none: it is not cached.
   using CachedOf = std::function<std::optional<ChosenToken>(const In& in)>;
 
+  // Whether a LoRA adapter is loaded.
+  using HasLora = std::function<bool(LoraId lora)>;
+
   // Builds the plan of a batch in the memory of the last one. kChosen inputs are looked up in
-  // `store`, then by cached_of.
+  // `store`, then by cached_of. has_lora null: no adapter is loaded.
   void build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
              const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of,
-             const CachedOf& cached_of = {});
+             const CachedOf& cached_of = {}, const HasLora& has_lora = {});
 
   // Sets the tokens of rows that cached_of resolved, from `store`. A work whose tokens are not
   // there gets a status.
@@ -146,7 +149,7 @@ class Plan {
 
  private:
   absl::Status check(const Work& work, const ModelShape& shape, const PoolSize& pool,
-                     const MemoryOf& memory_of);
+                     const MemoryOf& memory_of, const HasLora& has_lora);
   absl::Status check_memory(const Work& work, const ModelShape& shape, const MemoryOf& memory_of);
   absl::Status check_outputs(const Work& work, const ModelShape& shape, const PoolSize& pool) const;
   absl::Status resolve_inputs(const Work& work, const ModelShape& shape, const ValueStore& store,

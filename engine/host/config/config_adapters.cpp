@@ -25,6 +25,9 @@ void add_adapter(const std::string& name, const std::string& path, ModelConfig* 
 absl::Status adapters_from(const ConfigFile& file, const tandem::config::v1::Deployment& in,
                            const ConfigFields& fields, ModelConfig* large,
                            DeploymentConfig* deployment) {
+  TANDEM_NUMBER(fields, in, adapter_memory_bytes, int64_t{0}, int64_t{1} << 40,
+                &deployment->adapter_memory_bytes);
+  TANDEM_NUMBER(fields, in, max_adapters, 0, 1 << 16, &deployment->max_adapters);
   std::set<std::string> names;
   for (int i = 0; i < in.adapters_size(); ++i) {
     const auto& adapter = in.adapters(i);
@@ -43,9 +46,7 @@ absl::Status adapters_from(const ConfigFile& file, const tandem::config::v1::Dep
       }
     } else {
       path = adapter.path().empty() ? "" : file.resolve(adapter.path());
-      if (path.empty() || !is_directory(path)) {
-        return fields.error(field + "path", quote_value(path), "a directory that exists");
-      }
+      if (!is_adapter(path)) return fields.error(field + "path", quote_value(path), kAdapterRule);
       path = std::filesystem::path(path).lexically_normal().string();
       while (path.size() > 1 && path.back() == '/') path.pop_back();
     }

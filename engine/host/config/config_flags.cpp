@@ -59,9 +59,8 @@ absl::Status add_adapters(const std::vector<std::string>& adapters, EngineConfig
     if (!names.insert(name).second) {
       return out_of_range("--adapter name", quote_value(name), "a name that is not taken already");
     }
-    if (!is_directory(path)) {
-      return out_of_range(absl::StrCat("--adapter ", name), quote_value(path),
-                          "a directory that exists");
+    if (!is_adapter(path)) {
+      return out_of_range(absl::StrCat("--adapter ", name), quote_value(path), kAdapterRule);
     }
     add_adapter(name, path, &out->models[0], &out->deployments[0]);
   }

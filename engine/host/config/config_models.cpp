@@ -175,6 +175,11 @@ absl::Status replicas_from(const pb::Model& in, const ConfigFields& fields, Mode
   return absl::OkStatus();
 }
 
+bool is_gguf_file(const std::string& path) {
+  std::error_code error;
+  return absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error);
+}
+
 }  // namespace
 
 bool valid_name(absl::string_view name) {
@@ -189,13 +194,10 @@ bool is_directory(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
+bool is_adapter(const std::string& path) { return is_directory(path) || is_gguf_file(path); }
+
 std::string find_model(const std::string& path) {
-  std::error_code error;
-  if (!is_directory(path)) {
-    const bool file =
-        absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error);
-    return file ? path : "";
-  }
+  if (!is_directory(path)) return is_gguf_file(path) ? path : "";
   const std::vector<std::string> models = gguf_models(path);
   if (models.empty()) return path;
   return models.size() == 1 ? models[0] : "";

@@ -21,6 +21,9 @@ inline constexpr char kHubScheme[] = "hf://";
 
 bool valid_name(absl::string_view name);
 bool is_directory(const std::string& path);
+// A LoRA adapter: a PEFT directory or a GGUF file. It exists.
+bool is_adapter(const std::string& path);
+inline constexpr char kAdapterRule[] = "a directory or a .gguf file that exists";
 // The model that `path` names: a GGUF file, a directory, or for a directory without config.json its
 // only GGUF model (the first file of a split one). Empty: none; model_rule() says why.
 std::string find_model(const std::string& path);

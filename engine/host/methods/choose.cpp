@@ -80,7 +80,7 @@ std::vector<std::string> own_remedies(const Deployment& d, const MethodChoice& c
 
 MethodChoice choice_of(const Deployment& d, const GenerateRequest& request,
                        const MethodEntry& entry) {
-  const DeploymentAdapter* const adapter = d.find_adapter(request.adapter);
+  const AdapterRef adapter = d.adapter_of(request);
   const LoraId lora = adapter ? adapter->id : LoraId();
   const Settings parameters = request.method == kAuto ? Settings() : request.parameters;
   if (!searches_beams(request)) return {&entry, parameters, nullptr, lora};

@@ -1,4 +1,6 @@
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -23,6 +25,11 @@ class FakeLoader final : public ModelLoader {
   absl::StatusOr<Backend*> load(const LoadContext& context, const DeviceConfig& device,
                                 const std::vector<LoadedModel*>& models) override;
   absl::Status finish(const LoadContext&) override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<OpenLora>> open_lora(const LoadedModel& model,
+                                                      const std::string& path) override;
+  void unload_lora(const LoadedModel& model, LoraId id) override {
+    memory_.set_lora(model.id, id, false);
+  }
 
  private:
   const Clock* const clock_;
@@ -31,6 +38,36 @@ class FakeLoader final : public ModelLoader {
   std::vector<std::unique_ptr<FakeBackend>> backends_;
   std::unique_ptr<ThreadTimer> timer_;  // last: its thread calls the backends
 };
+
+// Of a fake model: a file, whose bytes stand for the weights and are not read.
+class FakeLora final : public OpenLora {
+ public:
+  FakeLora(FakeMemory* memory, ModelId model, int64_t bytes)
+      : memory_(memory), model_(model), bytes_(bytes) {}
+  int rank() const override { return 1; }
+  int64_t bytes() const override { return bytes_; }
+  absl::Status read() override { return absl::OkStatus(); }
+  absl::Status load(LoraId id) override {
+    memory_->set_lora(model_, id, true);
+    return absl::OkStatus();
+  }
+
+ private:
+  FakeMemory* const memory_;
+  const ModelId model_;
+  const int64_t bytes_;
+};
+
+absl::StatusOr<std::unique_ptr<OpenLora>> FakeLoader::open_lora(const LoadedModel& model,
+                                                                const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    return absl::NotFoundError(absl::StrCat(path, ": no such file"));
+  }
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error) return out_of_range(path, "a folder", "a file, for a fake model");
+  return std::make_unique<FakeLora>(&memory_, model.id, static_cast<int64_t>(bytes));
+}
 
 // Batches fail from the moment that a test declares the device lost.
 void set_losses(const std::vector<LoadedModel*>& models, const DeviceConfig& device,

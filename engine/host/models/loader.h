@@ -54,6 +54,18 @@ struct LoadContext {
   HiddenStates hidden_states_of(const LoadedModel& model) const;
 };
 
+// A LoRA adapter of which the headers of the files are checked.
+class OpenLora {
+ public:
+  virtual ~OpenLora() = default;
+  virtual int rank() const = 0;       // the largest of its layers
+  virtual int64_t bytes() const = 0;  // that load() takes
+  // Reads and checks all numbers. They stay in memory until load().
+  virtual absl::Status read() = 0;
+  // Loads it as `id`, which the model never had. REQUIRES: read() was OK
+  virtual absl::Status load(LoraId id) = 0;
+};
+
 // Owns the backends that it makes.
 class ModelLoader {
  public:
@@ -67,6 +79,12 @@ class ModelLoader {
                                         const std::vector<LoadedModel*>& models) = 0;
   // Called once, after the last device.
   virtual absl::Status finish(const LoadContext& context) = 0;
+
+  // LoRA adapters of a loaded model, while batches run. Both are thread-safe.
+  // NOT_FOUND, INVALID_ARGUMENT: as for adapters of the configuration.
+  virtual absl::StatusOr<std::unique_ptr<OpenLora>> open_lora(const LoadedModel& model,
+                                                              const std::string& path) = 0;
+  virtual void unload_lora(const LoadedModel& model, LoraId id) = 0;  // REQUIRES: no batch names it
 };
 
 // `clock` outlives the loader.

@@ -26,10 +26,19 @@ class Devices {
 
   const std::vector<Backend*>& backends() const { return backends_; }  // by DeviceId
   const ModelTable& models() const { return models_; }
+  // As those of ModelLoader.
+  absl::StatusOr<std::unique_ptr<OpenLora>> open_lora(const LoadedModel& model,
+                                                      const std::string& path) {
+    return loader_of(model).open_lora(model, path);
+  }
+  void unload_lora(const LoadedModel& model, LoraId id) { loader_of(model).unload_lora(model, id); }
 
  private:
   explicit Devices(const Clock* clock);
   absl::Status load_models(const LoadContext& context);
+  ModelLoader& loader_of(const LoadedModel& model) {
+    return model.config.fake ? *fakes_ : *weights_;
+  }
 
   ModelTable models_;
   const std::unique_ptr<ModelLoader> fakes_, weights_;

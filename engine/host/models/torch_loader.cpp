@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -98,9 +100,15 @@ class TorchLoader final : public ModelLoader {
   absl::StatusOr<Backend*> load(const LoadContext& context, const DeviceConfig& device,
                                 const std::vector<LoadedModel*>& models) override;
   absl::Status finish(const LoadContext& context) override;
+  absl::StatusOr<std::unique_ptr<OpenLora>> open_lora(const LoadedModel& model,
+                                                      const std::string& path) override;
+  void unload_lora(const LoadedModel& model, LoraId id) override {
+    device_of_.at(model.id)->unload_lora(model.id, id);
+  }
 
  private:
   std::shared_ptr<TorchShared> shared_ = std::make_shared<TorchShared>();
+  std::map<ModelId, TorchDevice*> device_of_;  // fixed when all are loaded
   std::vector<std::unique_ptr<TorchDevice>> devices_;
   // Devices whose configuration leaves packed_products open.
   std::vector<std::pair<DeviceConfig, TorchDevice*>> packable_;
@@ -184,6 +192,7 @@ absl::StatusOr<Backend*> TorchLoader::load(const LoadContext& context, const Dev
     const absl::Status allocated = backend->allocate_pools(m->id, m->pool);
     if (!allocated.ok()) return annotate(allocated, absl::StrCat("model ", m->config.name));
     m->shape = backend->shape(m->id);
+    device_of_[m->id] = backend.get();
     const int64_t rows = m->pool.pages * m->pool.page_rows;
     if (rows >= m->shape.max_positions) continue;
     context.report(absl::StrCat(m->config.name, ": its KV pages hold ", rows,
@@ -194,6 +203,45 @@ absl::StatusOr<Backend*> TorchLoader::load(const LoadContext& context, const Dev
     packable_.emplace_back(device, backend.get());
   }
   return devices_.emplace_back(std::move(backend)).get();
+}
+
+class TorchLora final : public OpenLora {
+ public:
+  TorchLora(TorchDevice* device, ModelId model, std::string path, const LoraFile& header)
+      : device_(device),
+        model_(model),
+        path_(std::move(path)),
+        rank_(header.rank),
+        bytes_(device->lora_bytes(model, header)) {}
+  int rank() const override { return rank_; }
+  int64_t bytes() const override { return bytes_; }
+  absl::Status read() override {
+    TANDEM_ASSIGN_OR_RETURN(file_, device_->read_lora(model_, path_));
+    const int64_t now = device_->lora_bytes(model_, *file_);
+    if (now == bytes_) return absl::OkStatus();
+    return out_of_range(absl::StrCat(path_, ": bytes of its weights"), now,
+                        absl::StrCat(bytes_, ", as before: it has changed"));
+  }
+  absl::Status load(LoraId id) override {
+    absl::Status loaded = device_->load_lora(model_, id, *file_);
+    file_.reset();
+    return loaded;
+  }
+
+ private:
+  TorchDevice* const device_;
+  const ModelId model_;
+  const std::string path_;
+  const int rank_;
+  const int64_t bytes_;
+  std::optional<LoraFile> file_;
+};
+
+absl::StatusOr<std::unique_ptr<OpenLora>> TorchLoader::open_lora(const LoadedModel& model,
+                                                                 const std::string& path) {
+  TorchDevice* const device = device_of_.at(model.id);
+  TANDEM_ASSIGN_OR_RETURN(const LoraFile header, device->open_lora_header(model.id, path));
+  return std::make_unique<TorchLora>(device, model.id, path, header);
 }
 
 // Packs weights last, into memory that nothing else needs.

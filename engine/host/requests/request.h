@@ -24,7 +24,8 @@
 
 namespace tandem {
 
-struct PassTrace;  // engine/sched/pass_trace.h
+struct DeploymentAdapter;  // engine/host/adapters.h
+struct PassTrace;          // engine/sched/pass_trace.h
 
 // Methods have the names of the protos, such as "ngram" (engine/host/methods/registry.h).
 inline constexpr char kAuto[] = "auto";                      // the engine chooses
@@ -70,7 +71,8 @@ struct StoppingFields {
 struct GenerateRequest {
   // A deployment, "DEPLOYMENT:ADAPTER", or an adapter that one deployment has (host/target.h).
   std::string model;
-  std::string adapter;     // a LoRA adapter of the deployment; empty: none
+  std::string adapter;  // a LoRA adapter of the deployment; empty: none
+  std::shared_ptr<const DeploymentAdapter> lease = nullptr;  // set by the engine: that adapter
   std::string request_id;  // the client's; empty: the engine makes one
   std::string client;      // for fairness and logs: authenticated identity, or peer address
   std::string host;        // for limits of memory; may be empty
@@ -161,7 +163,8 @@ class Sink {
 
 struct ScoreRequest {
   std::string model;
-  std::string adapter;  // as GenerateRequest::adapter
+  std::string adapter;  // as GenerateRequest::adapter, and the lease
+  std::shared_ptr<const DeploymentAdapter> lease = nullptr;
   std::string request_id;
   std::string client;
   std::string host;

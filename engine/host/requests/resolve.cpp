@@ -118,6 +118,13 @@ absl::StatusOr<std::shared_ptr<GrammarConstraint>> resolve_answer_constraint(
   });
 }
 
+// The adapter that the request was accepted with, or else names.
+template <class Request>
+absl::StatusOr<AdapterRef> adapter_of(const Deployment& deployment, const Request& request) {
+  if (request.lease) return request.lease;
+  return known_adapter(deployment, request.adapter);
+}
+
 absl::Status check_generates(const Deployment& deployment, absl::string_view call) {
   const ModelShape& shape = deployment.large->shape;
   if (!shape.embeds_only) return absl::OkStatus();
@@ -156,8 +163,7 @@ absl::StatusOr<std::string> prefix_of(const EmbeddingSettings& settings,
 absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateRequest& request,
                                  uint64_t fresh_seed) {
   TANDEM_RETURN_IF_ERROR(check_generates(deployment, "generate"));
-  TANDEM_ASSIGN_OR_RETURN(const DeploymentAdapter* const adapter,
-                          known_adapter(deployment, request.adapter));
+  TANDEM_ASSIGN_OR_RETURN(const AdapterRef adapter, adapter_of(deployment, request));
   Resolved resolved;
   SequenceSpec& spec = resolved.spec;
   const Writer writer = writer_of(deployment, request);
@@ -220,14 +226,15 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.salt = deployment.prefix_salt(request.client);
   spec.deadline = request.deadline;
   spec.series = deployment.series.at(resolved.method);
-  spec.adapter_series = adapter ? adapter->series : nullptr;
+  spec.adapter_series = adapter ? adapter->series.get() : nullptr;
+  spec.lease = adapter;
   return resolved;
 }
 
 absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreRequest& request) {
   TANDEM_RETURN_IF_ERROR(check_generates(deployment, "score"));
   ResolvedScore resolved;
-  TANDEM_ASSIGN_OR_RETURN(resolved.adapter, known_adapter(deployment, request.adapter));
+  TANDEM_ASSIGN_OR_RETURN(resolved.adapter, adapter_of(deployment, request));
   if (deployment.large->encoder != nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("score: model \"", deployment.name, "\" has an encoder; offered: Generate"));

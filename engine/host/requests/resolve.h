@@ -40,7 +40,7 @@ struct ResolvedScore {
   std::vector<Token> tokens;
   int64_t prompt_tokens = 0;
   int begin = 0;
-  const DeploymentAdapter* adapter = nullptr;  // null: none
+  AdapterRef adapter = nullptr;  // null: none
 };
 absl::StatusOr<ResolvedScore> resolve(const Deployment& deployment, const ScoreRequest& request);
 

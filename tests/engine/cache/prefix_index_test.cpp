@@ -260,6 +260,25 @@ TEST(PrefixIndex, OnlyPagesOfThePlainRootAreListed) {
   EXPECT_EQ(f.index.shared(100).size(), 2U);
 }
 
+TEST(PrefixIndex, AllChainsOfALoraAdapterAreForgotten) {
+  Fixture f(64);
+  const PrefixRoot gone{.lora = LoraId(1)}, gone_too{.salt = "ann", .lora = LoraId(1)};
+  const PrefixRoot other{.lora = LoraId(2)};
+  f.leave({1, 1, 2, 2}, gone);
+  f.leave({1, 1, 3, 3}, gone);
+  f.leave({1, 1}, gone_too);
+  f.leave({1, 1, 2, 2}, other);
+  f.leave({1, 1, 2, 2});
+  std::vector<PageId> freed;
+  f.index.forget_lora(LoraId(1), &freed);
+  EXPECT_EQ(freed.size(), 4U);
+  EXPECT_EQ(f.known({1, 1, 2, 2}, gone) + f.known({1, 1}, gone_too), 0U);
+  EXPECT_EQ(f.known({1, 1, 2, 2}, other), 2U);
+  EXPECT_EQ(f.known({1, 1, 2, 2}), 2U);
+  f.index.forget_lora(LoraId(1), &freed);
+  EXPECT_EQ(freed.size(), 4U);
+}
+
 TEST(PrefixIndex, ANameIsOfOnePageAtOneTime) {
   Fixture f(2);
   const auto pages = f.leave({1, 1, 2, 2});

@@ -82,11 +82,12 @@ TEST_F(Deployments, AdaptersHaveSeriesAndStatisticsOfTheirOwn) {
   const auto made = make_deployments(config_, models_, &metrics_);
   ASSERT_TRUE(made.ok()) << made.status();
   const Deployment& d = made->front();
-  ASSERT_EQ(metrics_.adapters.size(), 2U);
-  EXPECT_EQ(metrics_.adapters[0].model, "pair");
-  EXPECT_EQ(metrics_.adapters[0].adapter, "law");
-  EXPECT_EQ(d.find_adapter("sql")->series, &metrics_.adapters[1]);
-  EXPECT_EQ(d.find_adapter("big"), nullptr);
+  const auto series = metrics_.adapters.all();
+  ASSERT_EQ(series.size(), 2U);
+  EXPECT_EQ(series[0]->model, "pair");
+  EXPECT_EQ(series[0]->adapter, "law");
+  EXPECT_EQ(d.adapters->find("sql")->series, series[1]);
+  EXPECT_EQ(d.adapters->find("big"), nullptr);
   const std::set<const AcceptanceStats*> all = {
       d.acceptance_of(LoraId()).get(), d.acceptance_of(LoraId(0)).get(),
       d.acceptance_of(LoraId(1)).get(), d.conditioned_of(LoraId()).get(),
@@ -98,6 +99,27 @@ TEST_F(Deployments, AdaptersHaveSeriesAndStatisticsOfTheirOwn) {
   EXPECT_EQ(infos[0].name, "law");
   EXPECT_EQ(infos[0].rank, 16);
   EXPECT_EQ(infos[1].bytes, 1000);
+}
+
+TEST_F(Deployments, AdaptersOfTheConfigurationFitItsLimits) {
+  models_["big"].shape.loras = {{"sql", 8, 1000}, {"law", 16, 2000}};
+  DeploymentConfig& pair = config_.deployments[0];
+  pair.adapters = {{"law", LoraId(1)}, {"sql", LoraId(0)}};
+  const auto refusal = [&] {
+    return std::string(make_deployments(config_, models_, &metrics_).status().message());
+  };
+  pair.adapter_memory_bytes = 3000;
+  pair.max_adapters = 2;
+  EXPECT_EQ(refusal(), "");
+  pair.adapter_memory_bytes = 2999;
+  EXPECT_EQ(refusal(),
+            "deployments[pair].adapters: 2 adapters with 3000 bytes; allowed: 2999 bytes "
+            "(adapter_memory_bytes), 2 adapters (max_adapters)");
+  pair.adapter_memory_bytes = 0;
+  pair.max_adapters = 1;
+  EXPECT_EQ(refusal(),
+            "deployments[pair].adapters: 2 adapters with 3000 bytes; allowed: 1 adapters "
+            "(max_adapters)");
 }
 
 TEST_F(Deployments, AdaptersNeedADecoderThatHasLoadedThem) {

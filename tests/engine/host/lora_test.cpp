@@ -232,16 +232,16 @@ TEST(EngineLora, RequestsAreCountedByAdapter) {
   ASSERT_NE(engine, nullptr);
   for (int i = 0; i < 3; ++i) run(*engine, request(kAuto, 1));
   run(*engine, request(kAuto, -1));
-  const auto& adapters = engine->metrics().adapters;
+  const auto adapters = engine->metrics().adapters.all();
   ASSERT_EQ(adapters.size(), 4U);
-  EXPECT_EQ(adapters[0].requests.value(), 0);
-  EXPECT_EQ(adapters[1].requests.value(), 3);
-  EXPECT_EQ(adapters[1].model, "pair");
-  EXPECT_EQ(adapters[2].model, "alone");
+  EXPECT_EQ(adapters[0]->requests.value(), 0);
+  EXPECT_EQ(adapters[1]->requests.value(), 3);
+  EXPECT_EQ(adapters[1]->model, "pair");
+  EXPECT_EQ(adapters[2]->model, "alone");
   engine->shutdown(TimePoint{});
-  for (const AdapterSeries& s : adapters) {
-    EXPECT_EQ(s.requests_running.value(), 0);
-    EXPECT_EQ(s.requests_waiting.value(), 0);
+  for (const auto& s : adapters) {
+    EXPECT_EQ(s->requests_running.value(), 0);
+    EXPECT_EQ(s->requests_waiting.value(), 0);
   }
 }
 

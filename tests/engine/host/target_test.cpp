@@ -15,11 +15,7 @@ namespace {
 Deployment deployment(const std::string& name, const std::vector<std::string>& adapters) {
   Deployment d;
   d.name = name;
-  for (const std::string& adapter : adapters) {
-    DeploymentAdapter& a = d.adapters.emplace_back();
-    a.name = adapter;
-    a.id = LoraId(static_cast<int64_t>(d.adapters.size()) - 1);
-  }
+  for (const std::string& adapter : adapters) d.adapters->pin({.name = adapter});
   return d;
 }
 

@@ -218,7 +218,8 @@ TEST(LoopLora, RequestsAreCountedByAdapter) {
   BoxOptions o;
   o.limits.max_running = 1;
   Box box{o};
-  AdapterSeries& series = box.metrics.adapters.emplace_back();
+  const std::shared_ptr<AdapterSeries> opened = box.metrics.adapters.open("model", "adapter");
+  AdapterSeries& series = *opened;
   const auto submit = [&] {
     SequenceSpec s = adapted(box.spec(kPrompt, 4), LoraId(0));
     s.adapter_series = &series;

@@ -182,7 +182,7 @@ TEST(ResponseToProto, EveryEnumValueBeginsWithItsEnumsName) {
     }
   };
   for (const char* name : {"tandem/v1/generation.proto", "tandem/v1/models.proto",
-                           "tandem/config/v1/deployment.proto"}) {
+                           "tandem/v1/admin.proto", "tandem/config/v1/deployment.proto"}) {
     const auto* const file =
         google::protobuf::DescriptorPool::generated_pool()->FindFileByName(name);
     ASSERT_NE(file, nullptr) << name;

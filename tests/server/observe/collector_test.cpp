@@ -274,10 +274,9 @@ TEST(Collector, GatewaysReadOneSeriesOfAll) {
 
 TEST(Collector, GatewaysReadTheAdaptersInUse) {
   Metrics metrics;
+  std::vector<std::shared_ptr<AdapterSeries>> opened;
   const auto add = [&](const char* model, const char* adapter, int running, int waiting) {
-    AdapterSeries& s = metrics.adapters.emplace_back();
-    s.model = model;
-    s.adapter = adapter;
+    AdapterSeries& s = *opened.emplace_back(metrics.adapters.open(model, adapter));
     s.requests_running.set(running);
     s.requests_waiting.set(waiting);
     s.requests.add(running);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/backend/torch/cpu/elementwise.h"
+#include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/model/load.h"
 #include "engine/backend/torch/profile.h"
@@ -35,7 +36,7 @@ absl::StatusOr<LoraWeights::Addition> load_addition(const LoraFile& file, const 
     const LinearSpec b{.names = {m.name + ".lora_B"},
                        .outs = {spec.outs[m.matrix]},
                        .in = m.rank,
-                       .groups = spec.groups};
+                       .groups = m.in_order ? HeadGroups{} : spec.groups};
     TANDEM_ASSIGN_OR_RETURN(part.b, Linear::load(file.tensors, store, b));
     addition.parts.push_back(std::move(part));
   }
@@ -115,7 +116,7 @@ absl::Status LoraWeights::load_for_kernels(const LoraFile& file, const DecoderCo
       const LinearSpec b{.names = {m.name + ".lora_B"},
                          .outs = {spec.outs[m.matrix]},
                          .in = m.rank,
-                         .groups = spec.groups};
+                         .groups = m.in_order ? HeadGroups{} : spec.groups};
       TANDEM_ASSIGN_OR_RETURN(const at::Tensor columns,
                               load_matrix(file.tensors, b, store.residual(), at::kCPU));
       layer.b[m.matrix] = place(columns.t().contiguous());
@@ -148,6 +149,35 @@ int64_t LoraWeights::bytes() const {
     }
   }
   return n;
+}
+
+int64_t LoraWeights::bytes_of(const LoraFile& file, const DecoderConfig& config,
+                              const WeightStore& store) {
+  const bool exact = store.dtype == DType::kFloat64;
+  const bool for_kernels = store.ops().add_lora != nullptr;
+  const bool packs = !for_kernels && store.device.is_cpu() && store.kernels == CpuKernels::kOwn;
+  const int64_t unit =
+      !packs ? 1
+             : cpu::PackedMatrix(exact ? cpu::WeightType::kDouble : cpu::WeightType::kFloat, 1, 1)
+                   .columns();
+  const auto padded = [unit](int64_t outs) { return (outs + unit - 1) / unit * unit; };
+  int64_t numbers = 0;
+  for (size_t i = 0; i < file.modules.size();) {
+    const LoraModule& first = file.modules[i];
+    const LinearSpec spec = lora_spec(config, first.layer, first.part);
+    int64_t ranks = 0;
+    for (; i < file.modules.size() && file.modules[i].layer == first.layer &&
+           file.modules[i].part == first.part;
+         ++i) {
+      const LoraModule& m = file.modules[i];
+      ranks += m.rank;
+      if (m.layer < config.layers) numbers += padded(spec.outs[m.matrix]) * m.rank;
+    }
+    if (first.layer < config.layers) numbers += padded(ranks) * spec.in;
+  }
+  const auto table =
+      static_cast<int64_t>(static_cast<size_t>(config.layers) * kLoraParts * sizeof(LoraLayer));
+  return numbers * (exact ? 8 : 4) + (for_kernels ? table : 0);
 }
 
 at::Tensor LoraProducts::Buffer::view(int64_t rows, int64_t width,

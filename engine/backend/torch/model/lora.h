@@ -54,6 +54,9 @@ class LoraWeights {
     return found ? &*found : nullptr;
   }
   int64_t bytes() const;
+  // The bytes() that load() gives, without reading numbers.
+  static int64_t bytes_of(const LoraFile& file, const DecoderConfig& config,
+                          const WeightStore& store);
 
   // For Ops::add_lora: as LoraColumns. Null: the platform has no such operation.
   const LoraLayer* for_kernels() const {

@@ -116,20 +116,29 @@ absl::StatusOr<Checkpoint> Checkpoint::open(const std::string& directory) {
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::open_file(const std::string& directory,
-                                                 const std::string& file_name) {
+                                                 const std::string& file_name, FileAccess access) {
   Checkpoint checkpoint;
   checkpoint.directory_ = directory;
   checkpoint.where_ = absl::StrCat(directory, "/", file_name);
   if (!exists(checkpoint.where_)) {
     return absl::NotFoundError(absl::StrCat(checkpoint.where_, ": no such file"));
   }
-  TANDEM_RETURN_IF_ERROR(checkpoint.add_file(file_name));
+  TANDEM_RETURN_IF_ERROR(checkpoint.add_file(file_name, access));
   return checkpoint;
 }
 
-absl::Status Checkpoint::add_file(const std::string& file_name) {
+absl::StatusOr<Checkpoint> Checkpoint::of_files(const std::string& path,
+                                                std::vector<MappedFile> files,
+                                                std::map<std::string, TensorView> tensors) {
+  Checkpoint checkpoint;
+  checkpoint.directory_ = checkpoint.where_ = path;
+  TANDEM_RETURN_IF_ERROR(checkpoint.add_files(path, std::move(files), std::move(tensors)));
+  return checkpoint;
+}
+
+absl::Status Checkpoint::add_file(const std::string& file_name, FileAccess access) {
   const std::string path = absl::StrCat(directory_, "/", file_name);
-  TANDEM_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  TANDEM_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path, access));
   TANDEM_ASSIGN_OR_RETURN(Safetensors content, parse_safetensors(file.bytes(), path));
   return add(path, file_name, std::move(file), std::move(content.tensors));
 }
@@ -137,10 +146,15 @@ absl::Status Checkpoint::add_file(const std::string& file_name) {
 absl::Status Checkpoint::add_gguf(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::open(path));
   TANDEM_ASSIGN_OR_RETURN(auto tensors, gguf_tensors(gguf.content, path));
-  TANDEM_RETURN_IF_ERROR(add(path, path, std::move(gguf.files[0]), std::move(tensors)));
-  for (size_t i = 1; i < gguf.files.size(); ++i) {  // of a split model
-    gguf.files[i].will_need();
-    files_.push_back(std::move(gguf.files[i]));
+  return add_files(path, std::move(gguf.files), std::move(tensors));
+}
+
+absl::Status Checkpoint::add_files(const std::string& path, std::vector<MappedFile> files,
+                                   std::map<std::string, TensorView> tensors) {
+  TANDEM_RETURN_IF_ERROR(add(path, path, std::move(files[0]), std::move(tensors)));
+  for (size_t i = 1; i < files.size(); ++i) {  // of a split model
+    files[i].will_need();
+    files_.push_back(std::move(files[i]));
   }
   return absl::OkStatus();
 }

@@ -26,7 +26,11 @@ class Checkpoint final : public TensorSource {
   static absl::StatusOr<Checkpoint> open(const std::string& directory);
   // Opens only `file` of the directory.
   static absl::StatusOr<Checkpoint> open_file(const std::string& directory,
-                                              const std::string& file_name);
+                                              const std::string& file_name,
+                                              FileAccess access = FileAccess::kMapped);
+  // Tensors in `files`, one or more, that are open. path: of the first
+  static absl::StatusOr<Checkpoint> of_files(const std::string& path, std::vector<MappedFile> files,
+                                             std::map<std::string, TensorView> tensors);
 
   const TensorView* find(const std::string& name) const override;
   std::vector<std::string> names() const override;
@@ -43,8 +47,10 @@ class Checkpoint final : public TensorSource {
   void done(const TensorView& tensor) const override;
 
  private:
-  absl::Status add_file(const std::string& file_name);
+  absl::Status add_file(const std::string& file_name, FileAccess access = FileAccess::kMapped);
   absl::Status add_gguf(const std::string& path);
+  absl::Status add_files(const std::string& path, std::vector<MappedFile> files,
+                         std::map<std::string, TensorView> tensors);
   absl::Status add(const std::string& path, const std::string& file_name, MappedFile file,
                    std::map<std::string, TensorView> tensors);
 

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -17,6 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "engine/backend/torch/weights/gguf/file.h"
+#include "engine/backend/torch/weights/gguf/lora.h"
 #include "engine/backend/torch/weights/json_fields.h"
 #include "engine/backend/torch/weights/mapped_file.h"
 #include "engine/base/quote.h"
@@ -373,34 +377,24 @@ absl::Status no_weights(const std::string& directory, absl::Status missing) {
       " (adapter_model.bin is not read: it can run code; save the adapter as safetensors)"));
 }
 
-}  // namespace
-
-LinearSpec lora_spec(const DecoderConfig& c, int layer, LoraPart part) {
-  LayerSpec spec = layer_spec(c, layer);
-  switch (part) {
-    case LoraPart::kQkv:
-      // Also where a GGUF file has Falcon's queries, keys and values in order.
-      if (c.model_type == "falcon") {
-        spec.qkv.groups = {c.kv_heads, c.heads / c.kv_heads, c.head_dim};
-      }
-      return std::move(spec.qkv);
-    case LoraPart::kO:
-      return std::move(spec.o);
-    case LoraPart::kUp:
-      return std::move(spec.up);
-    case LoraPart::kDown:
-      break;
-  }
-  return std::move(spec.down);
+// Both tensors of a module have these shapes, rank x in and out x rank.
+absl::Status check_shapes(const LoraModule& m, const LinearSpec& spec, const TensorSource& tensors,
+                          const std::function<std::string(absl::string_view)>& field,
+                          absl::string_view of_rank) {
+  const auto check = [&](absl::string_view end, const std::vector<int64_t>& shape) {
+    const std::string wrong = mismatch(*tensors.find(absl::StrCat(m.name, end)), shape);
+    if (wrong.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(field(end), ": ", wrong, " for rank ", m.rank, of_rank));
+  };
+  TANDEM_RETURN_IF_ERROR(check(kA, {m.rank, spec.in}));
+  return check(kB, {spec.outs[m.matrix], m.rank});
 }
 
-absl::StatusOr<LoraFile> LoraFile::open(const std::string& directory, const DecoderConfig& base) {
-  if (base.encoder != nullptr || base.bidirectional) {
-    return out_of_range(absl::StrCat(directory, ": base model"), base.architecture,
-                        "decoders: LoRA adapters of encoders are not supported");
-  }
+absl::StatusOr<LoraFile> open_folder(const std::string& directory, const DecoderConfig& base,
+                                     FileAccess access) {
   TANDEM_ASSIGN_OR_RETURN(const Config config, read_config(directory, base));
-  absl::StatusOr<Checkpoint> opened = Checkpoint::open_file(directory, kWeights);
+  absl::StatusOr<Checkpoint> opened = Checkpoint::open_file(directory, kWeights, access);
   if (!opened.ok()) return no_weights(directory, opened.status());
   LoraFile file;
   file.tensors = *std::move(opened);
@@ -443,28 +437,110 @@ absl::StatusOr<LoraFile> LoraFile::open(const std::string& directory, const Deco
         const std::optional<double> own_alpha,
         value_of(config.alphas, absl::StrCat(config_path, ": alpha_pattern"), module));
     const int64_t rank = own_rank.value_or(config.rank);
-    const LinearSpec spec = lora_spec(base, place->second.layer, place->second.part);
-    const auto check = [&](absl::string_view end, const std::vector<int64_t>& shape) {
-      const std::string tensor = absl::StrCat(stem, end);
-      const TensorView& view = *file.tensors.find(tensor);
-      const std::string field = absl::StrCat(where, ": tensor ", quote_value(tensor));
-      if (const std::string wrong = mismatch(view, shape); !wrong.empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(field, ": ", wrong, " for rank ", rank, " of ", kConfig));
-      }
-      return check_finite(view, field);
-    };
-    TANDEM_RETURN_IF_ERROR(check(kA, {rank, spec.in}));
-    TANDEM_RETURN_IF_ERROR(check(kB, {spec.outs[place->second.matrix], rank}));
     const auto of = static_cast<double>(rank);
-    file.modules.push_back(
-        {place->second.layer, place->second.part, place->second.matrix, stem,
-         static_cast<int>(rank),
-         own_alpha.value_or(config.alpha) / (config.rslora ? std::sqrt(of) : of)});
-    file.rank = std::max(file.rank, static_cast<int>(rank));
+    const LoraModule& m = file.modules.emplace_back(LoraModule{
+        place->second.layer, place->second.part, place->second.matrix, stem, static_cast<int>(rank),
+        own_alpha.value_or(config.alpha) / (config.rslora ? std::sqrt(of) : of)});
+    const auto field = [&](absl::string_view end) {
+      return absl::StrCat(where, ": tensor ", quote_value(absl::StrCat(stem, end)));
+    };
+    TANDEM_RETURN_IF_ERROR(check_shapes(m, lora_spec(base, m.layer, m.part), file.tensors, field,
+                                        absl::StrCat(" of ", kConfig)));
   }
   TANDEM_RETURN_IF_ERROR(check_targets(config, config_path, places, adapted));
+  return file;
+}
+
+absl::StatusOr<LoraFile> open_gguf(const std::string& path, const DecoderConfig& base,
+                                   FileAccess access) {
+  TANDEM_ASSIGN_OR_RETURN(GgufFile gguf, GgufFile::open(path, access));
+  TANDEM_ASSIGN_OR_RETURN(const GgufLora lora, gguf_lora(gguf.content, path, base));
+  const Places places = places_of(base, "");
+  LoraFile file;
+  std::map<std::string, TensorView> tensors;
+  for (const auto& [module, both] : lora.modules) {
+    const std::string in_file = absl::StrCat(path, ": tensor ", quote_value(both.name + ".lora_a"));
+    const auto place = places.find(module);
+    if (place == places.end()) {
+      return out_of_range(in_file, "not a linear layer of the base model",
+                          absl::StrCat("linear layers of its ", base.layers, " layers"));
+    }
+    const int64_t rank = both.a.shape[0];
+    if (rank > kMaxLoraRank) {
+      return out_of_range(absl::StrCat(in_file, ": rank"), rank,
+                          absl::StrCat("1 to ", kMaxLoraRank));
+    }
+    const std::string stem = absl::StrCat(kPrefix, module);
+    for (const auto& [end, view, gguf_end] :
+         {std::tuple(kA, &both.a, ".lora_a"), std::tuple(kB, &both.b, ".lora_b")}) {
+      const std::string tensor = absl::StrCat(stem, end);
+      tensors[tensor] = *view;
+      file.names[tensor] = both.name + gguf_end;
+    }
+    // As in llama.cpp, an alpha of 0 stands for that of the rank.
+    file.modules.push_back({place->second.layer, place->second.part, place->second.matrix, stem,
+                            static_cast<int>(rank),
+                            lora.alpha == 0 ? 1 : lora.alpha / static_cast<double>(rank), true});
+  }
+  TANDEM_ASSIGN_OR_RETURN(file.tensors,
+                          Checkpoint::of_files(path, std::move(gguf.files), std::move(tensors)));
+  for (const LoraModule& m : file.modules) {
+    const auto field = [&](absl::string_view end) {
+      return absl::StrCat(path, ": tensor ", quote_value(file.names.at(absl::StrCat(m.name, end))));
+    };
+    TANDEM_RETURN_IF_ERROR(
+        check_shapes(m, lora_spec(base, m.layer, m.part), file.tensors, field, ""));
+  }
+  return file;
+}
+
+}  // namespace
+
+LinearSpec lora_spec(const DecoderConfig& c, int layer, LoraPart part) {
+  LayerSpec spec = layer_spec(c, layer);
+  switch (part) {
+    case LoraPart::kQkv:
+      // Also where a GGUF file has Falcon's queries, keys and values in order.
+      if (c.model_type == "falcon") {
+        spec.qkv.groups = {c.kv_heads, c.heads / c.kv_heads, c.head_dim};
+      }
+      return std::move(spec.qkv);
+    case LoraPart::kO:
+      return std::move(spec.o);
+    case LoraPart::kUp:
+      return std::move(spec.up);
+    case LoraPart::kDown:
+      break;
+  }
+  return std::move(spec.down);
+}
+
+absl::StatusOr<LoraFile> LoraFile::open_header(const std::string& path, const DecoderConfig& base,
+                                               FileAccess access) {
+  if (base.encoder != nullptr || base.bidirectional) {
+    return out_of_range(absl::StrCat(path, ": base model"), base.architecture,
+                        "decoders: LoRA adapters of encoders are not supported");
+  }
+  TANDEM_ASSIGN_OR_RETURN(LoraFile file, is_gguf(path) ? open_gguf(path, base, access)
+                                                       : open_folder(path, base, access));
+  for (const LoraModule& m : file.modules) file.rank = std::max(file.rank, m.rank);
   std::ranges::sort(file.modules);
+  return file;
+}
+
+absl::StatusOr<LoraFile> LoraFile::open(const std::string& path, const DecoderConfig& base,
+                                        FileAccess access) {
+  TANDEM_ASSIGN_OR_RETURN(LoraFile file, open_header(path, base, access));
+  for (const std::string& name : file.tensors.names()) {
+    const TensorView& view = *file.tensors.find(name);
+    const auto shown = file.names.find(name);
+    const std::string field =
+        absl::StrCat(file.tensors.where(), ": tensor ",
+                     quote_value(shown == file.names.end() ? name : shown->second));
+    absl::Status finite = check_finite(view, field);
+    if (!finite.ok() && view.block != nullptr) finite = annotate(finite, field);
+    TANDEM_RETURN_IF_ERROR(finite);
+  }
   return file;
 }
 

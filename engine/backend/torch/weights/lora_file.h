@@ -1,5 +1,5 @@
 // A LoRA adapter as PEFT saves it: a directory with adapter_config.json and
-// adapter_model.safetensors.
+// adapter_model.safetensors; or a GGUF file (gguf/lora.h).
 //
 // An adapted linear layer has two tensors, and its result y becomes y + scale * B (A x):
 //
@@ -14,6 +14,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_config.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
+#include "engine/backend/torch/weights/mapped_file.h"
 
 namespace tandem {
 
@@ -36,9 +38,11 @@ struct LoraModule {
   int layer = 0;
   LoraPart part = LoraPart::kQkv;
   size_t matrix = 0;  // of lora_spec()
-  std::string name;   // of its tensors, before ".lora_A.weight"
+  std::string name;   // of its tensors in LoraFile::tensors, before ".lora_A.weight"
   int rank = 0;       // 1 to kMaxLoraRank
   double scale = 0;
+  bool in_order =
+      false;  // rows of lora_B are queries, keys and values, whatever LinearSpec::groups
 
   auto operator<=>(const LoraModule&) const = default;
 };
@@ -47,13 +51,19 @@ struct LoraFile {
   std::vector<LoraModule> modules;  // ascending, at least one; their tensors are checked
   int rank = 0;                     // the largest
   Checkpoint tensors;
+  std::map<std::string, std::string> names;  // of these tensors in a GGUF file; empty: the same
 
-  // base: the model as its configuration describes it; all of its layers. NOT_FOUND: a file is
-  // missing. INVALID_ARGUMENT, with the file, the field or tensor, its value and the allowed range:
-  // any deviation from the format above, a number that is NaN or infinite, another kind of adapter
-  // (DoRA, embeddings, biases, whole modules), an adapter that has to change the base model, or a
-  // base model with an encoder or bidirectional attention.
-  static absl::StatusOr<LoraFile> open(const std::string& directory, const DecoderConfig& base);
+  // path: a directory, or a file that ends with .gguf. base: the model as its configuration
+  // describes it; all of its layers. NOT_FOUND: a file is missing. INVALID_ARGUMENT, with the file,
+  // the field or tensor, its value and the allowed range: any deviation from the formats, a number
+  // that is NaN or infinite, another kind of adapter (DoRA, embeddings, biases, whole modules), an
+  // adapter that has to change the base model, or a base model with an encoder or bidirectional
+  // attention.
+  static absl::StatusOr<LoraFile> open(const std::string& path, const DecoderConfig& base,
+                                       FileAccess access = FileAccess::kMapped);
+  // The same without a look at the numbers. Of a mapped file, none is read.
+  static absl::StatusOr<LoraFile> open_header(const std::string& path, const DecoderConfig& base,
+                                              FileAccess access = FileAccess::kMapped);
 };
 
 }  // namespace tandem

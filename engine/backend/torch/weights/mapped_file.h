@@ -1,7 +1,8 @@
-// A file mapped into memory, read-only.
+// A file mapped or copied into memory, read-only.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -10,14 +11,18 @@
 
 namespace tandem {
 
+// How a file is read. Truncating a mapped file ends the process with SIGBUS: replace weight files
+// by renaming. A copy takes memory, but other processes cannot change it.
+enum class FileAccess : uint8_t { kMapped, kCopied };
+
 // Movable, not copyable. The bytes stay valid and in place until the object is destroyed, also
-// after a move. Truncating a mapped file ends the process with SIGBUS: replace weight files by
-// renaming.
+// after a move.
 class MappedFile {
  public:
   // Empty files are allowed. NOT_FOUND: no such file. INVALID_ARGUMENT: not a regular file or not
-  // readable.
-  static absl::StatusOr<MappedFile> open(const std::string& path);
+  // readable, or it is cut off while it is copied.
+  static absl::StatusOr<MappedFile> open(const std::string& path,
+                                         FileAccess access = FileAccess::kMapped);
 
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;
@@ -37,6 +42,7 @@ class MappedFile {
   std::string path_;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  bool copied_ = false;  // data_ is memory, not the file
 };
 
 // Reads a whole small file. NOT_FOUND: no such file. INVALID_ARGUMENT: unreadable or longer than

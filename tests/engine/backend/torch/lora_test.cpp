@@ -1,4 +1,6 @@
 // LoRA adapters on a device: against PEFT, and rows of many adapters in one batch.
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -135,17 +137,76 @@ TEST_P(GoldenLoras, OnRoundedWeightsAreNearTheMergedModel) {
 INSTANTIATE_TEST_SUITE_P(Models, GoldenLoras, testing::ValuesIn(kGoldenLoras),
                          [](const auto& info) { return info.param; });
 
-// The golden model llama2 as ggml's converter writes it: rows of q and k in another order.
-// quantized: matrices of whole blocks become Q8_0.
-std::string llama_gguf(bool quantized) {
-  const std::string directory = model_path("llama2");
+// ggml's name of a tensor.
+std::string ggml_name(const std::string& name) {
+  return absl::StrReplaceAll(name, {{"model.embed_tokens", "token_embd"},
+                                    {"model.norm", "output_norm"},
+                                    {"lm_head", "output"},
+                                    {"base_model.model.", ""},
+                                    {"model.layers.", "blk."},
+                                    {"transformer.h.", "blk."},
+                                    {"input_layernorm", "attn_norm"},
+                                    {"post_attention_layernorm", "ffn_norm"},
+                                    {"self_attn.q_proj", "attn_q"},
+                                    {"self_attn.k_proj", "attn_k"},
+                                    {"self_attn.v_proj", "attn_v"},
+                                    {"self_attn.o_proj", "attn_output"},
+                                    {"self_attn.qkv_proj", "attn_qkv"},
+                                    {"self_attention.query_key_value", "attn_qkv"},
+                                    {"self_attention.dense", "attn_output"},
+                                    {"mlp.gate_up_proj", "ffn_up"},
+                                    {"mlp.gate_proj", "ffn_gate"},
+                                    {"mlp.up_proj", "ffn_up"},
+                                    {"mlp.down_proj", "ffn_down"},
+                                    {"mlp.dense_h_to_4h", "ffn_up"},
+                                    {"mlp.dense_4h_to_h", "ffn_down"},
+                                    {".lora_A.weight", ".weight.lora_a"},
+                                    {".lora_B.weight", ".weight.lora_b"}});
+}
+
+// The tensor with its rows in ggml's order: of Llama's queries and keys, and of Falcon's groups.
+std::vector<float> ggml_rows(const std::string& name, const TensorView& view,
+                             const DecoderConfig& c) {
+  std::vector<float> from(static_cast<size_t>(view.elements()));
+  EXPECT_TRUE(to_float(view, 0, from).ok());
+  const auto width = static_cast<size_t>(view.shape.back());
+  const bool permuted = c.model_type == "llama" &&
+                        (absl::StrContains(name, "q_proj") || absl::StrContains(name, "k_proj"));
+  const bool grouped = absl::StrContains(name, "query_key_value");
+  if (absl::StrContains(name, "lora_A") || (!permuted && !grouped)) return from;
+  const HeadGroups groups{c.kv_heads, c.heads / c.kv_heads, c.head_dim};
+  std::vector<float> to = from;
+  for (int64_t r = 0; r < view.shape[0]; ++r) {
+    const auto source = static_cast<size_t>(permuted ? r : groups.stored_row(r));
+    const auto at = static_cast<size_t>(permuted ? stored_row(r, c.head_dim) : r);
+    std::copy_n(from.begin() + static_cast<ptrdiff_t>(source * width), width,
+                to.begin() + static_cast<ptrdiff_t>(at * width));
+  }
+  return to;
+}
+
+void round_to_q80(test::GgufBuilder::Tensor* tensor) {
+  const auto width = static_cast<size_t>(tensor->shape.back());
+  std::vector<float> values(tensor->data.size() / sizeof(float));
+  std::memcpy(values.data(), tensor->data.data(), tensor->data.size());
+  tensor->type = static_cast<uint32_t>(BlockType::kQ80);
+  tensor->data.assign(values.size() / 32 * 34, '\0');
+  for (size_t r = 0; r < values.size() / width; ++r) {
+    EXPECT_TRUE(round_row(BlockType::kQ80, std::span(values).subspan(r * width, width),
+                          reinterpret_cast<std::byte*>(tensor->data.data()) + r * width / 32 * 34));
+  }
+}
+
+// A golden model as ggml's converter writes it. quantized: matrices of whole blocks become Q8_0.
+std::string model_gguf(const std::string& arch, const std::string& model, bool quantized) {
+  const std::string directory = model_path(model);
   const DecoderConfig c = *load_hf_config(directory);
   const Checkpoint checkpoint = *Checkpoint::open(directory);
   test::GgufBuilder b;
   const auto set = [&](const char* key, int value) {
-    b.set(absl::StrCat("llama.", key), static_cast<uint32_t>(value));
+    b.set(absl::StrCat(arch, ".", key), static_cast<uint32_t>(value));
   };
-  b.set("general.architecture", "llama");
+  b.set("general.architecture", arch);
   set("block_count", c.layers);
   set("context_length", c.max_positions);
   set("embedding_length", c.hidden_size);
@@ -153,8 +214,8 @@ std::string llama_gguf(bool quantized) {
   set("attention.head_count", c.heads);
   set("attention.head_count_kv", c.kv_heads);
   set("rope.dimension_count", c.head_dim);
-  b.set("llama.attention.layer_norm_rms_epsilon", static_cast<float>(c.norm_eps));
-  b.set("llama.rope.freq_base", static_cast<float>(c.rope.theta));
+  b.set(arch + ".attention.layer_norm_rms_epsilon", static_cast<float>(c.norm_eps));
+  b.set(arch + ".rope.freq_base", static_cast<float>(c.rope.theta));
   std::vector<std::string> tokens;
   for (int i = 0; i < c.vocab_size; ++i) tokens.push_back(absl::StrCat("t", i));
   b.set("tokenizer.ggml.tokens", tokens);
@@ -163,55 +224,98 @@ std::string llama_gguf(bool quantized) {
   b.set("tokenizer.ggml.eos_token_id", 2u);
   for (const std::string& name : checkpoint.names()) {
     const TensorView& view = *checkpoint.find(name);
-    std::vector<float> values(static_cast<size_t>(view.elements()));
-    EXPECT_TRUE(to_float(view, 0, values).ok());
-    const auto width = static_cast<size_t>(view.shape.back());
-    if (absl::StrContains(name, "q_proj") || absl::StrContains(name, "k_proj")) {
-      const std::vector<float> from = values;
-      for (int64_t r = 0; r < view.shape[0]; ++r) {
-        const auto at = static_cast<size_t>(stored_row(r, c.head_dim)) * width;
-        std::copy_n(from.begin() + static_cast<ptrdiff_t>(r) * static_cast<ptrdiff_t>(width), width,
-                    values.begin() + static_cast<ptrdiff_t>(at));
-      }
-    }
-    const std::string ggml = absl::StrReplaceAll(name, {{"model.embed_tokens", "token_embd"},
-                                                        {"model.norm", "output_norm"},
-                                                        {"lm_head", "output"},
-                                                        {"model.layers.", "blk."},
-                                                        {"input_layernorm", "attn_norm"},
-                                                        {"post_attention_layernorm", "ffn_norm"},
-                                                        {"self_attn.q_proj", "attn_q"},
-                                                        {"self_attn.k_proj", "attn_k"},
-                                                        {"self_attn.v_proj", "attn_v"},
-                                                        {"self_attn.o_proj", "attn_output"},
-                                                        {"mlp.gate_proj", "ffn_gate"},
-                                                        {"mlp.up_proj", "ffn_up"},
-                                                        {"mlp.down_proj", "ffn_down"}});
-    b.tensor(ggml, view.shape, values);
-    if (!quantized || view.shape.size() != 2 || width % 32 != 0) continue;
-    test::GgufBuilder::Tensor& tensor = b.tensors.back();
-    tensor.type = static_cast<uint32_t>(BlockType::kQ80);
-    tensor.data.resize(values.size() / 32 * 34);
-    for (size_t r = 0; r < values.size() / width; ++r) {
-      EXPECT_TRUE(
-          round_row(BlockType::kQ80, std::span(values).subspan(r * width, width),
-                    reinterpret_cast<std::byte*>(tensor.data.data()) + r * width / 32 * 34));
-    }
+    b.tensor(ggml_name(name), view.shape, ggml_rows(name, view, c));
+    const bool blocks = view.shape.size() == 2 && view.shape.back() % 32 == 0;
+    if (quantized && blocks) round_to_q80(&b.tensors.back());
   }
   return b.file();
 }
 
+// An adapter of tests/data/golden_loras as llama.cpp's converter writes it.
+test::GgufBuilder adapter_gguf(const std::string& arch, const std::string& model) {
+  const std::string folder = golden_lora(model).path;
+  const DecoderConfig c = *load_hf_config(model_path(model));
+  const LoraFile file = *LoraFile::open(folder, c);
+  test::GgufBuilder b;
+  b.set("general.type", "adapter").set("adapter.type", "lora").set("general.architecture", arch);
+  for (const LoraModule& m : file.modules) {
+    for (const std::string end : {".lora_A.weight", ".lora_B.weight"}) {
+      const TensorView& view = *file.tensors.find(m.name + end);
+      std::vector<float> values = ggml_rows(m.name + end, view, c);
+      // GGUF files have one alpha, and no other scale.
+      if (end == ".lora_B.weight") {
+        for (float& v : values) v = static_cast<float>(v * m.scale);
+      }
+      b.tensor(ggml_name(m.name + end), view.shape, values);
+    }
+  }
+  return b;
+}
+
 TEST(LoraGguf, RowsOfQueriesAndKeysAreInTheAdaptersOrder) {
   if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
-  const GoldenLora golden("llama2");
-  for (const auto& [quantized, bound] : {std::pair{false, 1e-4}, std::pair{true, 0.5}}) {
+  for (const auto& [arch, model] : {std::pair{"llama", "llama2"}, std::pair{"qwen2", "qwen2"}}) {
+    SCOPED_TRACE(model);
+    const GoldenLora golden(model);
     const test::TempDir dir;
-    ModelConfig config = model_with("llama2", {golden_lora("llama2")});
-    config.path = dir.write("model.gguf", llama_gguf(quantized));
-    Driver driver(config);
-    EXPECT_EQ(driver.shape().dtype, "stored");
-    EXPECT_LT(distance(read_all(driver, golden.prompt, LoraId(0)), golden.logprobs), bound);
-    EXPECT_GT(distance(read_all(driver, golden.prompt, LoraId()), golden.logprobs), 2 * bound);
+    const std::string lora = dir.write("lora.gguf", adapter_gguf(arch, model).file());
+    for (const auto& [quantized, bound] : {std::pair{false, 1e-4}, std::pair{true, 0.5}}) {
+      ModelConfig config = model_with(model, {golden_lora(model), {"gguf", lora}});
+      config.path = dir.write("model.gguf", model_gguf(arch, model, quantized));
+      Driver driver(config);
+      EXPECT_EQ(driver.shape().dtype, "stored");
+      EXPECT_LT(distance(read_all(driver, golden.prompt, LoraId(0)), golden.logprobs), bound);
+      EXPECT_LT(distance(read_all(driver, golden.prompt, LoraId(1)), golden.logprobs), bound);
+      EXPECT_GT(distance(read_all(driver, golden.prompt, LoraId()), golden.logprobs),
+                quantized ? bound / 2 : 2 * bound);
+    }
+  }
+}
+
+TEST(LoraGguf, AdaptersAreThoseOfFolders) {
+  if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
+  for (const auto& [arch, model] :
+       {std::pair{"llama", "llama2"}, std::pair{"qwen2", "qwen2"}, std::pair{"gemma3", "gemma3"},
+        std::pair{"phi3", "phi3"}, std::pair{"falcon", "falcon_groups"}}) {
+    SCOPED_TRACE(model);
+    const GoldenLora golden(model);
+    const test::TempDir dir;
+    const std::string lora = dir.write("lora.gguf", adapter_gguf(arch, model).file());
+    Driver driver(model_with(model, {{"gguf", lora}}));
+    EXPECT_LT(distance(read_all(driver, golden.prompt, LoraId(0)), golden.logprobs), 1e-4);
+  }
+}
+
+// Types that llama.cpp's converter writes. The same numbers, as far as the type has them.
+TEST(LoraGguf, TypesOfNumbers) {
+  if (test_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "CPU devices only";
+  const GoldenLora golden("qwen2");
+  for (const BlockType type : {BlockType::kF16, BlockType::kBF16, BlockType::kQ80}) {
+    SCOPED_TRACE(static_cast<int>(type));
+    test::GgufBuilder b = adapter_gguf("qwen2", "qwen2");
+    int changed = 0;
+    for (test::GgufBuilder::Tensor& t : b.tensors) {
+      if (type == BlockType::kQ80) {
+        if (t.shape.back() % 32 != 0) continue;
+        round_to_q80(&t);
+      } else {
+        std::vector<float> values(t.data.size() / sizeof(float));
+        std::memcpy(values.data(), t.data.data(), t.data.size());
+        t.type = static_cast<uint32_t>(type);
+        t.data.clear();
+        for (const float v : values) {
+          t.data += type == BlockType::kF16 ? test::bytes_of(c10::Half(v).x)
+                                            : test::bytes_of(c10::BFloat16(v).x);
+        }
+      }
+      ++changed;
+    }
+    EXPECT_GT(changed, 0);
+    const test::TempDir dir;
+    Driver driver(model_with("qwen2", {{"gguf", dir.write("lora.gguf", b.file())}}));
+    const double far = distance(read_all(driver, golden.prompt, LoraId(0)), golden.logprobs);
+    EXPECT_GT(far, 0);
+    EXPECT_LT(far, type == BlockType::kF16 ? 0.01 : 0.2);
   }
 }
 
@@ -471,7 +575,8 @@ TEST_F(LoraDevice, UnknownAdaptersFailTheirWorkAlone) {
   known.lora = LoraId(1);
   const std::vector<Driver::Item> items{{&unknown, &pass}, {&known, &pass}};
   const std::vector<WorkResult> results = driver.run(items);
-  EXPECT_EQ(results[0].status.message(), "lora: 2; allowed: 0 to 1");
+  EXPECT_EQ(results[0].status.message(),
+            "lora: 2; allowed: LoRA adapters of the model that are loaded");
   EXPECT_TRUE(results[1].status.ok()) << results[1].status;
 }
 

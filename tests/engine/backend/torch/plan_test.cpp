@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "engine/backend/torch/step_graphs.h"
 #include "tests/engine/backend/torch/driver.h"
 #include "tests/engine/pass/page_table.h"
@@ -38,7 +40,8 @@ class PlanTest : public Test {
 
   const Plan& build(std::vector<Work> works) {
     batch.works = std::move(works);
-    plan.build(batch, shape, pool, store, width_of, memory_of);
+    plan.build(batch, shape, pool, store, width_of, memory_of, {},
+               [this](LoraId lora) { return loras.contains(lora); });
     return plan;
   }
 
@@ -53,6 +56,7 @@ class PlanTest : public Test {
   }
 
   ModelShape shape;
+  std::set<LoraId> loras;  // loaded
   PoolSize pool;
   ValueStore store;
   Plan::WidthOf width_of;
@@ -165,7 +169,7 @@ TEST_F(PlanTest, SegmentsFollowFrontiersAndReads) {
 
 // Numbers of rows are the segment's.
 TEST_F(PlanTest, RowsOfAnAdapterAreGroupedBySegment) {
-  shape.loras = {{"a", 1, 0}, {"b", 1, 0}};
+  loras = {LoraId(0), LoraId(1)};
   const Pass pass = chain_pass(8, std::vector<Token>{1, 2});
   const Pass lower = chain_pass(4, std::vector<Token>{3});
   std::vector<Work> works{work(pass, 0), work(lower, 0), work(pass, 0), work(pass, 0),
@@ -175,7 +179,8 @@ TEST_F(PlanTest, RowsOfAnAdapterAreGroupedBySegment) {
   works[3].lora = LoraId(1);
   works[4].lora = LoraId(2);
   build(works);
-  EXPECT_EQ(plan.items[4].status.message(), "lora: 2; allowed: 0 to 1");
+  EXPECT_EQ(plan.items[4].status.message(),
+            "lora: 2; allowed: LoRA adapters of the model that are loaded");
   EXPECT_EQ(plan.adapted_rows, 5);
   using Numbers = std::vector<int64_t>;
   ASSERT_EQ(plan.segments.size(), 2u);
@@ -191,7 +196,7 @@ TEST_F(PlanTest, RowsOfAnAdapterAreGroupedBySegment) {
 }
 
 TEST_F(PlanTest, StepsWithAdaptersAreReplayedIfKernelsAddThem) {
-  shape.loras = {{"a", 1, 0}};
+  loras = {LoraId(0)};
   Pass pass = chain_pass(8, std::vector<Token>{1, 2});
   pass.reading({.rows = {1}, .draw = true});
   Work w = work(pass, 0);

@@ -349,9 +349,9 @@ TEST_F(ConfigTest, WrongAdapters) {
   EXPECT_EQ(with("adapters { name: \"d\" path: \".\" }"),
             file + "[0].name: \"d\"; allowed: a name that no deployment has");
   EXPECT_EQ(with("adapters { name: \"a\" }"),
-            file + "[0].path: \"\"; allowed: a directory that exists");
+            file + "[0].path: \"\"; allowed: a directory or a .gguf file that exists");
   EXPECT_EQ(with("adapters { name: \"a\" path: \"none\" }"),
-            file + "[0].path: \"/deploy/none\"; allowed: a directory that exists");
+            file + "[0].path: \"/deploy/none\"; allowed: a directory or a .gguf file that exists");
   EXPECT_EQ(with("adapters { name: \"a\" path: \"x\" }", "fake {}"),
             file + "[0].path: \"x\"; allowed: unset for a fake model");
 }
@@ -374,7 +374,8 @@ TEST_F(ConfigTest, AdaptersByFlags) {
             "--adapter name: \"m\"; allowed: a name that is not taken already");
   EXPECT_EQ(refused({"a:b=" + folder_}),
             "--adapter name: \"a:b\"; allowed: 1 to 64 of letters, digits and . _ - /");
-  EXPECT_EQ(refused({"a=none"}), "--adapter a: \"none\"; allowed: a directory that exists");
+  EXPECT_EQ(refused({"a=none"}),
+            "--adapter a: \"none\"; allowed: a directory or a .gguf file that exists");
   flags.models.push_back("n=" + folder_ + "/models/little");
   EXPECT_EQ(refused({"a=" + folder_}),
             "--adapter: \"a=" + folder_ + "\"; allowed: unset with several --model");
@@ -689,8 +690,8 @@ TEST_F(ConfigTest, DirectoriesWithOneGgufModel) {
 
 TEST_F(ConfigTest, PlacesOfFetchedModels) {
   const std::string text = "models { name: \"m\" path: \"hf://a/b:Q8_0\" }";
-  EXPECT_THAT(error(text), testing::HasSubstr("allowed: hf://ORG/REPO[@REVISION][:QUANT], in a "
-                                              "file that tandem-server reads"));
+  EXPECT_THAT(error(text), ::testing::HasSubstr("allowed: hf://ORG/REPO[@REVISION][:QUANT], in a "
+                                                "file that tandem-server reads"));
   auto file = ConfigFile::parse(text, folder_ + "/deploy/d.textproto");
   ASSERT_TRUE(file.ok()) << file.status();
   file->set_place("hf://a/b:Q8_0", folder_ + "/models/big");

@@ -258,9 +258,7 @@ class AdaptedPlans : public Plans {
     config.methods["ppd"] = {{"exit_layer", 2}, {"workers", std::vector<std::string>{"small"}}};
     config.methods["llm_to_slm"] = {{"adapter", std::string("projector")}};
     Deployment d = deployment(true, std::move(config));
-    DeploymentAdapter& sql = d.adapters.emplace_back();
-    sql.name = "sql";
-    sql.id = LoraId(3);
+    d.adapters->pin({.name = "sql", .id = LoraId(3)});
     return d;
   }
   static GenerateRequest with_sql(GenerateRequest request) {

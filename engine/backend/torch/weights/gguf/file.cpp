@@ -82,7 +82,8 @@ std::string split_ending(int64_t i, int64_t count) {
 }
 
 // Opens files 1 ... count - 1 of the split whose file 0 is in `model`, and adds their tensors.
-absl::Status add_split_files(const std::string& path, int64_t count, GgufFile* model) {
+absl::Status add_split_files(const std::string& path, int64_t count, FileAccess access,
+                             GgufFile* model) {
   const std::string ending = split_ending(0, count);
   if (!absl::EndsWith(path, ending)) {
     return out_of_range("name of a split model", quote_value(path),
@@ -92,7 +93,7 @@ absl::Status add_split_files(const std::string& path, int64_t count, GgufFile* m
   std::map<std::string, GgufTensor, std::less<>>& all = model->content.tensors;
   for (int64_t i = 1; i < count; ++i) {
     const std::string part = stem + split_ending(i, count);
-    auto file = MappedFile::open(part);
+    auto file = MappedFile::open(part, access);
     if (!file.ok()) {
       return annotate(file.status(), absl::StrCat(path, ": file ", i + 1, " of ", count));
     }
@@ -117,7 +118,7 @@ absl::Status add_split_files(const std::string& path, int64_t count, GgufFile* m
 }
 
 // A file that says it is one of several: adds the others.
-absl::Status join_split(const std::string& path, GgufFile* model) {
+absl::Status join_split(const std::string& path, FileAccess access, GgufFile* model) {
   GgufFields fields(model->content, path);
   const int64_t count = fields.integer(kSplitCount, 1, 0, kMaxSplit);
   const int64_t number = fields.integer(kSplitNumber, 0, 0, kMaxSplit);
@@ -128,7 +129,7 @@ absl::Status join_split(const std::string& path, GgufFile* model) {
     return out_of_range(absl::StrCat(path, ": ", kSplitNumber), number,
                         "0: name the first file of the split model, which has its metadata");
   }
-  TANDEM_RETURN_IF_ERROR(add_split_files(path, count, model));
+  TANDEM_RETURN_IF_ERROR(add_split_files(path, count, access, model));
   if (const auto found = static_cast<int64_t>(model->content.tensors.size());
       tensors >= 0 && tensors != found) {
     return out_of_range(absl::StrCat(path, ": ", kSplitTensors), tensors,
@@ -144,12 +145,12 @@ absl::Status join_split(const std::string& path, GgufFile* model) {
 
 bool is_gguf(absl::string_view path) { return absl::EndsWith(path, ".gguf"); }
 
-absl::StatusOr<GgufFile> GgufFile::open(const std::string& path) {
+absl::StatusOr<GgufFile> GgufFile::open(const std::string& path, FileAccess access) {
   GgufFile gguf;
-  TANDEM_ASSIGN_OR_RETURN(MappedFile first, MappedFile::open(path));
+  TANDEM_ASSIGN_OR_RETURN(MappedFile first, MappedFile::open(path, access));
   TANDEM_ASSIGN_OR_RETURN(gguf.content, parse_gguf(first.bytes(), path));
   gguf.files.push_back(std::move(first));
-  TANDEM_RETURN_IF_ERROR(join_split(path, &gguf));
+  TANDEM_RETURN_IF_ERROR(join_split(path, access, &gguf));
   return gguf;
 }
 

@@ -25,7 +25,8 @@ struct GgufFile {
   // path: a file, or the first file of a split model ("NAME-00001-of-00003.gguf"), which has the
   // metadata; the others lie beside it. NOT_FOUND: no such file, or one of the split is missing.
   // INVALID_ARGUMENT: malformed, not the first file, or files of distinct splits.
-  static absl::StatusOr<GgufFile> open(const std::string& path);
+  static absl::StatusOr<GgufFile> open(const std::string& path,
+                                       FileAccess access = FileAccess::kMapped);
 };
 
 // Typed metadata access that records the first error: read all fields, then check status(). After

@@ -250,27 +250,6 @@ std::vector<int64_t> ending_tokens(GgufFields& fields) {
   return {ends.begin(), ends.end()};
 }
 
-TensorView view_of(const GgufTensor& tensor) {
-  TensorView view;
-  view.shape = tensor.shape;
-  view.data = tensor.data.data();
-  view.bytes = tensor.data.size();
-  switch (tensor.format->type) {
-    case BlockType::kF32:
-      view.dtype = SafeDType::kF32;
-      break;
-    case BlockType::kF16:
-      view.dtype = SafeDType::kF16;
-      break;
-    case BlockType::kBF16:
-      view.dtype = SafeDType::kBF16;
-      break;
-    default:
-      view.block = tensor.format;
-  }
-  return view;
-}
-
 double cosine(std::span<const float> a, std::span<const float> b) {
   double ab = 0, aa = 0, bb = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -316,6 +295,27 @@ absl::Status check_labels(const Gguf& gguf, GgufFields& fields) {
 }
 
 }  // namespace
+
+TensorView view_of(const GgufTensor& tensor) {
+  TensorView view;
+  view.shape = tensor.shape;
+  view.data = tensor.data.data();
+  view.bytes = tensor.data.size();
+  switch (tensor.format->type) {
+    case BlockType::kF32:
+      view.dtype = SafeDType::kF32;
+      break;
+    case BlockType::kF16:
+      view.dtype = SafeDType::kF16;
+      break;
+    case BlockType::kBF16:
+      view.dtype = SafeDType::kBF16;
+      break;
+    default:
+      view.block = tensor.format;
+  }
+  return view;
+}
 
 absl::StatusOr<std::vector<DenseLayer>> gguf_dense(const Gguf& gguf, absl::string_view name) {
   std::vector<DenseLayer> layers;

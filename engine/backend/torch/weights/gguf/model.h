@@ -26,6 +26,9 @@ absl::StatusOr<std::string> gguf_config_json(const Gguf& gguf, absl::string_view
 // Text of a generation_config.json: general.sampling.* and the end-of-text tokens.
 absl::StatusOr<std::string> gguf_generation_json(const Gguf& gguf, absl::string_view name);
 
+// A view of a tensor's bytes, in the order of the file.
+TensorView view_of(const GgufTensor& tensor);
+
 // Tensors by Transformers' names. INVALID_ARGUMENT: a tensor that belongs to no part of the model.
 absl::StatusOr<std::map<std::string, TensorView>> gguf_tensors(const Gguf& gguf,
                                                                absl::string_view name);

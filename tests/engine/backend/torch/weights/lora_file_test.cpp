@@ -9,7 +9,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/backend/torch/weights/gguf/blocks.h"
 #include "tests/engine/backend/torch/weights/files.h"
+#include "tests/engine/backend/torch/weights/gguf/builder.h"
 
 namespace tandem {
 namespace {
@@ -317,6 +319,183 @@ TEST(LoraFile, EncodersAreRefused) {
   DecoderConfig embedding = llama();
   embedding.bidirectional = true;
   EXPECT_THAT(error(about(), kQuery, embedding), HasSubstr("base model: LlamaForCausalLM"));
+}
+
+test::GgufBuilder gguf_adapter() {
+  test::GgufBuilder b;
+  b.set("general.type", "adapter").set("adapter.type", "lora");
+  b.set("general.architecture", "llama").set("adapter.lora.alpha", 6.0F);
+  return b;
+}
+
+// Both tensors of a layer with `in` inputs and `out` outputs.
+void add_pair(test::GgufBuilder* b, const std::string& layer, int64_t in, int64_t out,
+              int64_t rank) {
+  b->tensor(layer + ".weight.lora_a", {rank, in}).tensor(layer + ".weight.lora_b", {out, rank});
+}
+
+absl::StatusOr<LoraFile> open_gguf(const test::GgufBuilder& b,
+                                   const DecoderConfig& base = llama()) {
+  const TempDir dir;
+  return LoraFile::open(dir.write("a.gguf", b.file()), base);
+}
+
+std::string gguf_error(const test::GgufBuilder& b, const DecoderConfig& base = llama()) {
+  const auto file = open_gguf(b, base);
+  EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << file.status();
+  const std::string message(file.status().message());
+  return message.substr(std::min(message.size(), message.find("a.gguf")));
+}
+
+TEST(LoraGgufFile, EveryLinearLayer) {
+  test::GgufBuilder b = gguf_adapter();
+  add_pair(&b, "blk.3.attn_q", 4, 8, 2);
+  add_pair(&b, "blk.3.attn_k", 4, 4, 3);
+  add_pair(&b, "blk.3.attn_v", 4, 4, 1);
+  add_pair(&b, "blk.3.attn_output", 8, 4, 2);
+  add_pair(&b, "blk.3.ffn_gate", 4, 6, 2);
+  add_pair(&b, "blk.3.ffn_up", 4, 6, 2);
+  add_pair(&b, "blk.10.ffn_down", 6, 4, 6);
+  const auto file = open_gguf(b);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->rank, 6);
+  const auto module = [](int layer, LoraPart part, size_t matrix, const std::string& name,
+                         int rank) {
+    return LoraModule{layer, part,       matrix, "base_model.model.layers." + name,
+                      rank,  6.0 / rank, true};
+  };
+  EXPECT_THAT(file->modules,
+              testing::ElementsAre(module(3, LoraPart::kQkv, 0, "3.self_attn.q_proj", 2),
+                                   module(3, LoraPart::kQkv, 1, "3.self_attn.k_proj", 3),
+                                   module(3, LoraPart::kQkv, 2, "3.self_attn.v_proj", 1),
+                                   module(3, LoraPart::kO, 0, "3.self_attn.o_proj", 2),
+                                   module(3, LoraPart::kUp, 0, "3.mlp.gate_proj", 2),
+                                   module(3, LoraPart::kUp, 1, "3.mlp.up_proj", 2),
+                                   module(10, LoraPart::kDown, 0, "10.mlp.down_proj", 6)));
+  // Only rows of queries and keys are permuted.
+  const auto head_rows = [&](const std::string& name) {
+    return file->tensors.find("base_model.model.layers.3." + name)->head_rows;
+  };
+  EXPECT_EQ(head_rows("self_attn.q_proj.lora_B.weight"), 4);
+  EXPECT_EQ(head_rows("self_attn.k_proj.lora_B.weight"), 4);
+  EXPECT_EQ(head_rows("self_attn.q_proj.lora_A.weight"), 0);
+  EXPECT_EQ(head_rows("self_attn.v_proj.lora_B.weight"), 0);
+  EXPECT_EQ(head_rows("mlp.up_proj.lora_B.weight"), 0);
+}
+
+TEST(LoraGgufFile, WhatLlamaCppAcceptsIsAccepted) {
+  test::GgufBuilder b = gguf_adapter();
+  b.erase("adapter.lora.alpha").set("general.name", "any");
+  // ggml writes a matrix of one row as a vector.
+  b.tensor("blk.0.attn_v.weight.lora_a", {4}).tensor("blk.0.attn_v.weight.lora_b", {4, 1});
+  DecoderConfig mistral = llama();
+  mistral.model_type = "mistral";
+  for (const DecoderConfig& base : {llama(), mistral}) {
+    const auto file = open_gguf(b, base);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(file->modules[0].scale, 1);
+    EXPECT_EQ(file->rank, 1);
+  }
+}
+
+TEST(LoraGgufFile, OtherFilesAreRefusedByKey) {
+  test::GgufBuilder good = gguf_adapter();
+  add_pair(&good, "blk.0.attn_v", 4, 4, 2);
+  const auto with = [&](const char* key, auto value) {
+    test::GgufBuilder b = good;
+    return gguf_error(b.set(key, value));
+  };
+  const auto without = [&](const char* key) {
+    test::GgufBuilder b = good;
+    return gguf_error(b.erase(key));
+  };
+  EXPECT_EQ(with("general.type", "model"), "a.gguf: general.type: \"model\"; allowed: \"adapter\"");
+  EXPECT_EQ(without("general.type"), "a.gguf: general.type: missing; allowed: strings");
+  EXPECT_EQ(with("adapter.type", "control_vector"),
+            "a.gguf: adapter.type: \"control_vector\"; allowed: \"lora\"");
+  EXPECT_EQ(with("general.architecture", "qwen2"),
+            "a.gguf: general.architecture: \"qwen2\"; allowed: llama, as of the base model");
+  EXPECT_EQ(with("adapter.lora.alpha", -1.0F),
+            "a.gguf: adapter.lora.alpha: -1; allowed: numbers from 0 to 1000000");
+  EXPECT_THAT(with("adapter.lora.alpha", "2"), HasSubstr("a.gguf: adapter.lora.alpha: a value"));
+  EXPECT_THAT(with("adapter.alora.invocation_tokens", std::vector<int32_t>{1}),
+              HasSubstr("a.gguf: adapter.alora.invocation_tokens: set; allowed: unset"));
+  DecoderConfig other = llama();
+  other.model_type = "starcoder2";
+  EXPECT_THAT(gguf_error(good, other), HasSubstr("a.gguf: base model: LlamaForCausalLM"));
+  EXPECT_EQ(gguf_error(gguf_adapter()), "a.gguf: tensors: 0; allowed: 1 or more");
+}
+
+TEST(LoraGgufFile, OtherTensorsAreRefusedByName) {
+  const auto refused = [](const std::string& tensor, std::vector<int64_t> shape = {2, 4}) {
+    test::GgufBuilder b = gguf_adapter();
+    add_pair(&b, "blk.0.attn_v", 4, 4, 2);
+    b.tensor(tensor, std::move(shape));
+    return gguf_error(b);
+  };
+  for (const std::string name : {"token_embd.weight.lora_a", "output.weight.lora_b"}) {
+    EXPECT_EQ(refused(name), "a.gguf: tensor \"" + name +
+                                 "\": an embedding or the head; allowed: linear layers of decoder "
+                                 "layers");
+  }
+  for (const std::string name :
+       {"blk.0.attn_norm.weight", "blk.0.ffn_up.bias.lora_a", "blk.0.ffn_up.weight", "x.lora_a",
+        "blk.x.ffn_up.weight.lora_a", "blk.0.ffn_up.weight.lora_c"}) {
+    EXPECT_THAT(refused(name), testing::StartsWith("a.gguf: tensor \"" + name +
+                                                   "\": not part of an adapted linear layer"));
+  }
+  EXPECT_EQ(refused("blk.0.ffn_up.weight.lora_a"),
+            "a.gguf: tensor \"blk.0.ffn_up.weight.lora_b\": missing, but "
+            "\"blk.0.ffn_up.weight.lora_a\" is there");
+}
+
+TEST(LoraGgufFile, ShapesAndTypesAreChecked) {
+  const auto refused = [](const std::string& layer, std::vector<int64_t> a, std::vector<int64_t> b,
+                          uint32_t type = 0) {
+    test::GgufBuilder file = gguf_adapter();
+    file.tensor(layer + ".weight.lora_a", std::move(a));
+    file.tensor(layer + ".weight.lora_b", std::move(b));
+    if (type != 0) {
+      const BlockFormat* const format = find_block_format(type);
+      file.tensors[0].type = type;
+      file.tensors[0].data.assign(file.tensors[0].data.size() / 4 /
+                                      static_cast<size_t>(format->values) *
+                                      static_cast<size_t>(format->bytes),
+                                  '\0');
+    }
+    return gguf_error(file);
+  };
+  EXPECT_EQ(refused("blk.0.attn_q", {2, 5}, {8, 2}),
+            "a.gguf: tensor \"blk.0.attn_q.weight.lora_a\": shape [2, 5], expected [2, 4] for rank "
+            "2");
+  EXPECT_EQ(refused("blk.0.attn_q", {2, 4}, {8, 3}),
+            "a.gguf: tensor \"blk.0.attn_q.weight.lora_b\": shape [8, 3], expected [8, 2] for rank "
+            "2");
+  EXPECT_EQ(refused("blk.0.attn_q", {2, 4}, {7, 2}),
+            "a.gguf: tensor \"blk.0.attn_q.weight.lora_b\": shape [7, 2], expected [8, 2] for rank "
+            "2");
+  EXPECT_EQ(refused("blk.0.attn_q", {257, 4}, {8, 257}),
+            "a.gguf: tensor \"blk.0.attn_q.weight.lora_a\": rank: 257; allowed: 1 to 256");
+  EXPECT_EQ(refused("blk.12.attn_q", {2, 4}, {8, 2}),
+            "a.gguf: tensor \"blk.12.attn_q.weight.lora_a\": not a linear layer of the base model; "
+            "allowed: linear layers of its 12 layers");
+  EXPECT_EQ(refused("blk.0.attn_norm", {2, 4}, {8, 2}),
+            "a.gguf: tensor \"blk.0.attn_norm.weight.lora_a\": not a linear layer of the base "
+            "model; allowed: linear layers of its 12 layers");
+  EXPECT_EQ(refused("blk.0.attn_q", {1, 2, 4}, {8, 2}),
+            "a.gguf: tensor \"blk.0.attn_q.weight.lora_a\": shape [1, 2, 4]; allowed: matrices");
+  EXPECT_EQ(refused("blk.0.attn_q", {2, 32}, {8, 2}, 2),
+            "a.gguf: tensor \"blk.0.attn_q.weight.lora_a\": type: Q4_0; allowed: F32, F16, BF16, "
+            "Q8_0");
+  test::GgufBuilder nan = gguf_adapter();
+  nan.tensor("blk.0.attn_v.weight.lora_a", {1, 4}, {0, 0, std::nanf(""), 0});
+  nan.tensor("blk.0.attn_v.weight.lora_b", {4, 1});
+  EXPECT_EQ(gguf_error(nan),
+            "a.gguf: tensor \"blk.0.attn_v.weight.lora_a\"[2]: nan; allowed: finite numbers");
+  const TempDir dir;
+  EXPECT_TRUE(LoraFile::open_header(dir.write("a.gguf", nan.file()), llama()).ok());
+  EXPECT_EQ(LoraFile::open(dir.path() + "/none.gguf", llama()).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 }  // namespace

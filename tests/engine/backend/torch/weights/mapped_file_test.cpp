@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -42,6 +43,22 @@ TEST(MappedFile, AdviceKeepsTheBytes) {
   file->dont_need(file->bytes().subspan(10, 50'000));
   file->dont_need(file->bytes().subspan(10, 20));
   EXPECT_EQ(text(*file), content);
+}
+
+TEST(MappedFile, ACopyDoesNotChangeWithTheFile) {
+  const TempDir dir;
+  const std::string content(100'000, 'x');
+  const std::string path = dir.write("a", content);
+  auto file = MappedFile::open(path, FileAccess::kCopied);
+  ASSERT_TRUE(file.ok());
+  ASSERT_EQ(::truncate(path.c_str(), 10), 0);
+  file->will_need();
+  file->dont_need(file->bytes().subspan(10, 50'000));
+  EXPECT_EQ(text(*file), content);
+  const MappedFile moved(std::move(*file));
+  moved.dont_need(moved.bytes());
+  EXPECT_EQ(text(moved), content);
+  EXPECT_TRUE(MappedFile::open(dir.write("b", ""), FileAccess::kCopied)->bytes().empty());
 }
 
 TEST(MappedFile, EmptyFile) {

@@ -11,6 +11,7 @@
 #include "engine/backend/torch/weights/gguf/model.h"
 #include "engine/backend/torch/weights/gguf/tokenizer.h"
 #include "tests/engine/backend/torch/weights/gguf/builder.h"
+#include "tests/fuzz/edits.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -79,36 +80,11 @@ const std::vector<std::string>& good_files() {
 
 }  // namespace
 
-// Uses the input as a file and as edits of a valid file. With edits, most inputs get past the
-// counts. The first byte selects the file; then every four bytes are an offset (two), an operation
-// and a value.
+// Uses the input as a file and, behind a byte that selects a valid file, as edits of that one. With
+// edits, most inputs get past the counts.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   parse(tandem::fuzz::text_of(data, size));
   if (size == 0) return 0;
-  std::string file = good_files()[data[0] % good_files().size()];
-  for (size_t i = 1; i + 4 <= size && !file.empty(); i += 4) {
-    const size_t at = (data[i] | static_cast<size_t>(data[i + 1]) << 8) % file.size();
-    const char value = static_cast<char>(data[i + 3]);
-    switch (data[i + 2] % 6) {
-      case 0:
-        file[at] = value;
-        break;
-      case 1:
-        file[at] = static_cast<char>(file[at] ^ (1 << (data[i + 3] % 8)));
-        break;
-      case 2:
-        file.insert(at, 1, value);
-        break;
-      case 3:
-        file.erase(at, data[i + 3] % 16);
-        break;
-      case 4:  // a long number
-        for (size_t k = at; k < std::min(at + 8, file.size()); ++k) file[k] = value;
-        break;
-      default:
-        file.resize(file.size() - std::min<size_t>(data[i + 3], file.size()));
-    }
-  }
-  parse(file);
+  parse(tandem::fuzz::edited(good_files()[data[0] % good_files().size()], data + 1, size - 1));
   return 0;
 }

@@ -1,5 +1,6 @@
 // Fuzzes adapter_config.json and the header of adapter_model.safetensors, apart by a NUL byte;
-// without a header, next to valid tensors. An adapter that opens is within the ranges of its base.
+// without a header, next to valid tensors. Behind "GGUF": edits of a valid file in that format. An
+// adapter that opens is within the ranges of its base.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +8,8 @@
 
 #include "engine/backend/torch/weights/lora_file.h"
 #include "tests/engine/backend/torch/weights/files.h"
+#include "tests/engine/backend/torch/weights/gguf/builder.h"
+#include "tests/fuzz/edits.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/json_mutator.h"
 
@@ -15,6 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const test::TempDir folder;
   static const DecoderConfig base = [] {
     DecoderConfig config;
+    config.model_type = "llama";
     config.vocab_size = 16;
     config.hidden_size = 8;
     config.intermediate_size = 12;
@@ -31,11 +35,26 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                  {stem + "mlp.down_proj.lora_A.weight", "BF16", {2, 12}},
                                  {stem + "mlp.down_proj.lora_B.weight", "BF16", {8, 2}}});
   }();
-  const std::vector<std::string> parts = fuzz::parts_of(data, size, 2);
-  folder.write("adapter_config.json", parts[0]);
-  folder.write("adapter_model.safetensors",
-               parts[1].empty() ? valid : test::safetensors_file(parts[1], std::string(160, '\0')));
-  const auto adapter = LoraFile::open(folder.path(), base);
+  static const std::string valid_gguf = [] {
+    test::GgufBuilder b;
+    b.set("general.type", "adapter").set("adapter.type", "lora");
+    b.set("general.architecture", "llama").set("adapter.lora.alpha", 4.0F);
+    b.tensor("blk.1.attn_k.weight.lora_a", {2, 8}).tensor("blk.1.attn_k.weight.lora_b", {4, 2});
+    b.tensor("blk.0.ffn_down.weight.lora_a", {3, 12})
+        .tensor("blk.0.ffn_down.weight.lora_b", {8, 3});
+    return b.file();
+  }();
+  std::string path = folder.path();
+  if (fuzz::text_of(data, size).starts_with("GGUF")) {
+    path = folder.write("adapter.gguf", fuzz::edited(valid_gguf, data + 4, size - 4));
+  } else {
+    const std::vector<std::string> parts = fuzz::parts_of(data, size, 2);
+    folder.write("adapter_config.json", parts[0]);
+    folder.write(
+        "adapter_model.safetensors",
+        parts[1].empty() ? valid : test::safetensors_file(parts[1], std::string(160, '\0')));
+  }
+  const auto adapter = LoraFile::open(path, base);
   if (!adapter.ok()) {
     fuzz::check_refusal(adapter.status());
     return 0;
