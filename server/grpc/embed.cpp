@@ -13,7 +13,7 @@ namespace tandem {
 namespace {
 
 constexpr int kMaxInputs = 2048;
-constexpr int kConcurrent = 32;  // inputs at a time: fairness and batches, not the whole queue
+constexpr int kConcurrentInputs = 32;  // at a time: fairness and batches, not the whole queue
 
 }  // namespace
 
@@ -59,7 +59,7 @@ std::shared_ptr<Embed> Embed::start(v1::EmbedRequest request, const CallInfo& in
   const std::shared_ptr<Embed> embed(new Embed(std::move(request), info, std::move(embedder),
                                                std::move(open), std::move(done),
                                                std::move(inputs)));
-  embed->send_first(kConcurrent);
+  embed->send_first(kConcurrentInputs);
   return embed;
 }
 

@@ -14,7 +14,7 @@ namespace tandem {
 namespace {
 
 constexpr int kMaxDocuments = 1024;
-constexpr int kConcurrent = 16;  // documents at a time: fairness and batches, not the whole queue
+constexpr int kConcurrentDocuments = 16;  // at a time: fairness and batches, not the whole queue
 constexpr int kAlternatives = 20;
 constexpr char kYes[] = "yes";
 constexpr char kNo[] = "no";
@@ -72,7 +72,7 @@ std::shared_ptr<Rerank> Rerank::start(v1::RerankRequest request, const CallInfo&
                                       Done done) {
   const std::shared_ptr<Rerank> rerank(
       new Rerank(std::move(request), info, std::move(scorer), std::move(open), std::move(done)));
-  rerank->send_first(kConcurrent);
+  rerank->send_first(kConcurrentDocuments);
   return rerank;
 }
 
