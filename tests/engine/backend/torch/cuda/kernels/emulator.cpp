@@ -440,7 +440,8 @@ std::byte* Memory::to_read(int64_t offset, size_t bytes, size_t alignment) {
              ", thread ", cell.write.thread);
     }
     Stamp& read = cell.read;
-    if (is_ordered(read, now)) {
+    // Reads of shared memory in other blocks were reads of other memory.
+    if (is_ordered(read, now) || (kind_ == Kind::kShared && read.block != now.block)) {
       read = now;
     } else if (read.block != now.block) {
       read.block = kMany;

@@ -79,6 +79,30 @@ TEST(Emulator, DetectsAMissingBarrierInEveryOrder) {
   }
 }
 
+// All threads read what thread 0 wrote; in the block `racing` thread 0 then writes it again.
+__global__ void write_again(Ptr<int> out, unsigned racing) {
+  begin_launch();
+  __shared__ SharedArray<int, 1> one;
+  if (threadIdx.x == 0) one[0] = 1;
+  __syncthreads();
+  out[blockIdx.x * blockDim.x + threadIdx.x] = one[0];
+  if (blockIdx.x == racing && threadIdx.x == 0) one[0] = 2;
+}
+
+// Shared memory of the other blocks is other memory: their reads do not hide those of this block.
+TEST(Emulator, DetectsRacesInEachBlock) {
+  constexpr unsigned kBlocks = 3;
+  const DeviceArray<int> out("out", 64 * kBlocks);
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    for (unsigned racing = 0; racing <= kBlocks; ++racing) {
+      emulator::seed(seed);
+      const std::string fault =
+          fault_of([&] { launch({}, write_again, {64, kBlocks}, out, racing); });
+      EXPECT_THAT(fault, HasSubstr(racing == kBlocks ? "none" : "race"));
+    }
+  }
+}
+
 __global__ void trace_order(std::vector<unsigned>* order) {
   order->push_back(blockIdx.x * blockDim.x + threadIdx.x);
 }
