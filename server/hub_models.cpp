@@ -19,7 +19,7 @@
 namespace tandem {
 namespace {
 
-constexpr char kAuto[] = "auto";
+constexpr char kAutoDraft[] = "auto";
 constexpr size_t kMaxName = 64;  // of a model
 
 bool good_part(absl::string_view text) {
@@ -99,7 +99,7 @@ absl::StatusOr<std::string> resolve_hub_models(const FetchModels& fetch, ModelFl
   }
   const DraftPair* const pair = large.empty() ? nullptr : find_draft_pair(repository_of(large));
   std::string note;
-  if (flags->small == kAuto) {
+  if (flags->small == kAutoDraft) {
     if (pair == nullptr) {
       return out_of_range("--small", quote_value(flags->small),
                           absl::StrCat("a path, ORG/REPO[:QUANT], or auto with one --model of: ",

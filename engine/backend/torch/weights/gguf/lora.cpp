@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kMaxAlpha = 1e6;
 constexpr char kInvocation[] = "adapter.alora.invocation_tokens";
-constexpr std::array kTypes{BlockType::kF32, BlockType::kF16, BlockType::kBF16, BlockType::kQ80};
+constexpr std::array kAdapterTypes{BlockType::kF32, BlockType::kF16, BlockType::kBF16, BlockType::kQ80};
 
 // Null: GGUF has no such architecture. Mistral models have Llama's.
 const GgufArch* arch_of(const DecoderConfig& base) {
@@ -38,7 +38,7 @@ void require_text(GgufFields& fields, const char* key, const char* wanted) {
 
 // The matrix of a tensor. A vector is a matrix with one row: ggml drops the dimension.
 absl::StatusOr<TensorView> matrix_of(const GgufTensor& tensor, const std::string& field) {
-  if (std::ranges::find(kTypes, tensor.format->type) == kTypes.end()) {
+  if (std::ranges::find(kAdapterTypes, tensor.format->type) == kAdapterTypes.end()) {
     return out_of_range(absl::StrCat(field, ": type"), tensor.format->name, "F32, F16, BF16, Q8_0");
   }
   TensorView view = view_of(tensor);
