@@ -61,6 +61,7 @@ OUTSIDE = {
     "engine/backend/torch/kinds.h": "engine/base",
     "engine/backend/torch/quant_format.h": "engine/base",
     "engine/sampling/row_answer.h": "engine/base",
+    "engine/backend/torch/lora_view.h": "engine/base",
     "engine/backend/torch/row_move.h": "engine/backend/torch/cpu",
     "engine/backend/torch/row_view.h": "engine/backend/torch/cpu",
 }

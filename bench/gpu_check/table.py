@@ -51,6 +51,7 @@ EXPECTED = [
     (r"packed\.\w+\.difference", "value", "<=", 1e-4, "fp32 sums of products of 16 bits"),
     (r"product\.\w+\.difference", "value", "<=", 3e-2, "results of 16 bits"),
     (r"attention\..*\.difference", "value", "<=", 3e-2, "results of 16 bits"),
+    (r"lora\..*\.difference", "value", "<=", 1e-4, "fp32 sums, as packed products"),
     (r"blocks\.served\.below_best", "value", "<=", 0.1, "rows between products are bf16"),
     (r"blocks\.served\.difference", "value", "<=", 0.02, "as below_best"),
     (r"7b\.q4_k\.step\.context_256", "value", "<=", 4.0, "0.9 ms of weights, 324 kernels"),

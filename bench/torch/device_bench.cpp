@@ -1,6 +1,6 @@
 // Measures a device's limits and how close its kernels come: bandwidth of copies and reads, latency
-// of launches and waits, products of few rows, also of weights in blocks of 4 to 8 bits, and
-// attention. Prints one JSON object per line:
+// of launches and waits, products of few rows, also of weights in blocks of 4 to 8 bits, additions
+// of LoRA adapters, and attention. Prints one JSON object per line:
 //
 //   {"name": "product.gate_up.rows_1", "value": 41.2, "unit": "us", "share": 0.83}
 //
@@ -10,9 +10,10 @@
 // if the device has them, are packed.gate_up.rows_1 and so on; with weights in blocks,
 // blocks.q4_k.gate_up.rows_1.
 //
-// product.gate_up.difference, packed.gate_up.difference and attention.*.difference are the largest
-// difference from fp64 on the CPU, relative to the root mean square. blocks.q4_k.gate_up.difference
-// is the relative difference from the CPU's product. If one is too large, the exit status is 1.
+// product.gate_up.difference, packed.gate_up.difference, lora.*.difference (if the device has such
+// kernels) and attention.*.difference are the largest difference from fp64 on the CPU, relative to
+// the root mean square. blocks.q4_k.gate_up.difference is the relative difference from the CPU's
+// product. If one is too large, the exit status is 1.
 //
 //   build/cuda/bin/bench_device --device cuda:0
 #include <ATen/TensorOperators.h>
@@ -101,6 +102,7 @@ class Bench {
   void ceilings();
   void products();
   void blocks();
+  void loras();
   void attention();
   bool wrong() const { return wrong_; }
 
@@ -139,6 +141,7 @@ class Bench {
                 const std::vector<int>& rows);
   void compare(const std::string& name, const Linear& linear, const at::Tensor& weights,
                const std::vector<int>& rows);
+  void lora(const std::string& name, int64_t outs, int64_t in, int rank, int rows);
   void attend(int sequences, int rows, int context);
   at::Tensor attended(const at::Tensor& qkv, const LayerKv& kv, const at::Tensor& pages, int row,
                       int keys) const;
@@ -407,6 +410,67 @@ void Bench::products() {
   product("head", shape_.vocab, shape_.hidden);
 }
 
+// Additions of adapters of one rank, another one for each row.
+void Bench::lora(const std::string& name, int64_t outs, int64_t in, int rank, int n) {
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device_);
+  const auto copies = static_cast<int64_t>(copies_of(int64_t{4} * n * rank * (in + outs)));
+  const at::Tensor x = random_rows({n, in}, 2);
+  const auto on_host = [](const at::Tensor& t) { return t.cpu().to(at::kFloat); };
+  const at::Tensor host_a =
+      on_host(random_rows({copies * n, rank, in}, 3)) / std::sqrt(static_cast<double>(in));
+  const at::Tensor host_b = on_host(random_rows({copies * n, rank, outs}, 4));
+  const at::Tensor a = host_a.to(device_), b = host_b.to(device_);
+  std::vector<LoraLayer> layers(static_cast<size_t>(copies * n));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    LoraLayer& l = layers[i];
+    l.a = static_cast<const float*>(a.const_data_ptr()) + static_cast<int64_t>(i) * rank * in;
+    l.b[0] = static_cast<const float*>(b.const_data_ptr()) + static_cast<int64_t>(i) * rank * outs;
+    for (int m = 0; m < kMostLoraMatrices; ++m) {
+      l.rank_end[m] = rank;
+      l.column_end[m] = static_cast<int32_t>(outs);
+    }
+    l.scale[0] = 1;
+  }
+  const at::Tensor table =
+      at::from_blob(layers.data(), {static_cast<int64_t>(layers.size() * sizeof(LoraLayer))},
+                    at::kByte)
+          .to(device_);
+  const auto* const first = static_cast<const LoraLayer*>(table.const_data_ptr());
+  std::vector<int64_t> adapters;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    adapters.push_back(reinterpret_cast<int64_t>(first + i));
+  }
+  const at::Tensor placed = on_device(adapters, at::kLong);
+  const auto* const of_rows = reinterpret_cast<const LoraLayer* const*>(placed.const_data_ptr());
+  at::Tensor to = at::empty({n, outs}, fp32), ranks = at::empty({n, rank}, fp32);
+  const auto add = [&](int64_t copy) {
+    const LoraView view{of_rows + copy * n, nullptr, rank, 1};
+    store_.ops().add_lora(to, x, {view, 0}, /*add=*/false, ranks);
+  };
+  const double took = time([&](size_t call) { add(static_cast<int64_t>(call) % copies); });
+  const std::string whole =
+      "lora." + name + ".rank_" + std::to_string(rank) + ".rows_" + std::to_string(n);
+  put(whole, 1e6 * took, "us", share(4.0 * n * rank * static_cast<double>(in + outs), took));
+  launch(device_queue(), [&] { add(0); });
+  wait();
+  const auto exact = [&](const at::Tensor& t) { return t.narrow(0, 0, n).to(at::kDouble); };
+  const at::Tensor inner = at::matmul(exact(host_a), exact(x.cpu()).unsqueeze(2));
+  const at::Tensor want = at::matmul(exact(host_b).transpose(1, 2), inner).squeeze(2);
+  put_difference(whole, to.cpu().to(at::kDouble), want);
+}
+
+void Bench::loras() {
+  if (store_.ops().add_lora == nullptr) return;
+  const int64_t q = int64_t{shape_.heads} * shape_.head_dim;
+  const int64_t kv = int64_t{shape_.kv_heads} * shape_.head_dim;
+  for (const int rows : {1, 16}) {
+    for (const int rank : {16, 64}) {
+      lora("qkv", q + 2 * kv, shape_.hidden, rank, rows);
+      lora("down", shape_.hidden, shape_.inner, rank, rows);
+    }
+  }
+}
+
 // `rows_each` new rows of each sequence; the last row sees `context` keys.
 void Bench::attend(int sequences, int rows_each, int context) {
   const Shape& s = shape_;
@@ -516,7 +580,8 @@ int run(const std::vector<std::string>& args) {
   bool help = false;
   Flags flags;
   flags.text("device", "NAME", "cpu:0 or cuda:0 (cpu:0)", &device);
-  flags.texts("only", "NAME", "ceilings, products, blocks, attention; repeatable (all)", &only);
+  flags.texts("only", "NAME", "ceilings, products, blocks, loras, attention; repeatable (all)",
+              &only);
   flags.number("seconds", "S", "time per number (0.2)", 0.0001, 600, &seconds);
   flags.number("threads", "N", "of a CPU device (2)", 1, 1024, &threads);
   flags.toggle("small", "small shapes, to test this program", &small);
@@ -540,6 +605,7 @@ int run(const std::vector<std::string>& args) {
   bench.ceilings();  // shares need the bandwidth
   if (wants("products")) bench.products();
   if (wants("blocks")) bench.blocks();
+  if (wants("loras")) bench.loras();
   if (wants("attention")) bench.attention();
   return bench.wrong() ? 1 : 0;
 }

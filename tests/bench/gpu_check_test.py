@@ -112,6 +112,7 @@ def test_every_expectation_names_a_figure_that_there_is():
     names |= {"7b.step.ragged_32", "7b.ragged_32.ratio.eager"}
     names |= {"7b.graphs.refused", "7b.prefill.512", "7b.prefill.4096"}
     names |= {"product.o.difference", "packed.head.difference"}
+    names |= {"lora.down.rank_64.rows_16.difference"}
     names |= {"attention.sequences_1.rows_8.context_256.difference"}
     used = {table.expected(n)[0] for n in names if table.expected(n)}
     assert used == {row[0] for row in table.EXPECTED}
@@ -231,8 +232,7 @@ def test_suites_are_those_whose_tests_run_on_the_device():
     folder = bundle.ROOT / "tests/engine/backend/torch"
     of_cpus = {"ChainedDrafts", "LazyDevice", "ShardedDecoders", "StepGraph"}  # skipped elsewhere
     of_cpus |= {"FewRows", "StoredBlocks"}
-    of_cpus |= {"GoldenLoras", "LoraBatches", "LoraDevice", "LoraGguf"}  # CPUs only
-    of_cpus |= {"LoraGpu"}  # needs no weights on the device: adapters are refused before
+    of_cpus |= {"LoraDevice", "LoraGguf", "LoraSteps"}
     found = set()
     for source in [*folder.glob("*_test.cpp"), *folder.glob("model/*_test.cpp")]:
         text = source.read_text()

@@ -16,6 +16,7 @@ WIDE = {
     "product_kernel": ("ld",),
     "block_product_kernel": ("ld",),
     "unpack_blocks_kernel": ("ld",),
+    "lora_ranks_kernel": ("ld",),
 }  # in words of 16 bytes
 TENSOR_CORES = {"product_kernel": "m16n8k16", "block_product_kernel": "m16n8k32"}
 KERNELS = {
@@ -29,6 +30,9 @@ KERNELS = {
     "product_kernel",
     "block_product_kernel",
     "quantize_rows_kernel",
+    "lora_ranks_kernel",
+    "lora_columns_kernel",
+    "add_rows_kernel",
     "unpack_blocks_kernel",
     "choose_kernel",
     "answer_rows_kernel",

@@ -1,6 +1,7 @@
 // The kernels that every step runs, for the assembler's report (check_assembler.py).
 #include "engine/backend/torch/cuda/kernels/attention.h"
 #include "engine/backend/torch/cuda/kernels/elementwise.h"
+#include "engine/backend/torch/cuda/kernels/lora.h"
 #include "engine/backend/torch/cuda/kernels/moves.h"
 #include "engine/backend/torch/cuda/kernels/product.h"
 #include "engine/backend/torch/cuda/kernels/quantized.h"
@@ -46,6 +47,16 @@ template __global__ void block_product_kernel<BFloat16, QuantType::kQ6K, 1, 1>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
 template __global__ void block_product_kernel<BFloat16, QuantType::kQ6K, 2, 2>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
+template __global__ void lora_ranks_kernel<BFloat16, 1>(
+    const __grid_constant__ LoraArguments<BFloat16>);
+template __global__ void lora_ranks_kernel<BFloat16, kRowsTogether>(
+    const __grid_constant__ LoraArguments<BFloat16>);
+template __global__ void lora_columns_kernel<BFloat16, float, 1>(
+    const __grid_constant__ LoraArguments<BFloat16>, float*);
+template __global__ void lora_columns_kernel<BFloat16, float, kRowsTogether>(
+    const __grid_constant__ LoraArguments<BFloat16>, float*);
+template __global__ void add_rows_kernel<BFloat16>(BFloat16*, const float*, const int32_t*,
+                                                   int64_t);
 template __global__ void quantize_rows_kernel<BFloat16>(BlockRows, Ptr<const BFloat16>, int,
                                                         int64_t, NormArguments<float>);
 template __global__ void quantize_rows_kernel<float>(BlockRows, Ptr<const float>, int, int64_t,

@@ -6,6 +6,7 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/mv.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -147,6 +148,40 @@ void activate(at::Tensor& x, Activation activation) {
   x.copy_(activated(x.to(arithmetic(x)), activation));
 }
 
+void add_lora(at::Tensor& to, const at::Tensor& x, const LoraRowsOfLayer& rows, bool add,
+              at::Tensor& ranks) {
+  const at::ScalarType type = arithmetic(x);
+  const auto numbers = [&](const void* from, at::IntArrayRef shape) {
+    return at::from_blob(const_cast<void*>(from), shape, type);
+  };
+  for (int64_t r = 0; r < x.size(0); ++r) {
+    const LoraLayer* const adapter = rows.rows.adapter[r];
+    if (adapter == nullptr) continue;
+    const LoraLayer& layer = adapter[rows.layer];
+    if (!add) to.select(0, r).zero_();
+    if (layer.a == nullptr) continue;
+    const int64_t all_ranks = layer.rank_end[kMostLoraMatrices - 1];
+    at::Tensor inner = ranks.select(0, r).narrow(0, 0, all_ranks);
+    at::mv_out(inner, numbers(layer.a, {all_ranks, x.size(1)}), x.select(0, r).to(type));
+    for (size_t m = 0; m < size_t{kMostLoraMatrices}; ++m) {
+      if (layer.b[m] == nullptr) continue;
+      const int64_t first = m == 0 ? 0 : layer.rank_end[m - 1];
+      const int64_t column = m == 0 ? 0 : layer.column_end[m - 1];
+      const int64_t rank = layer.rank_end[m] - first, width = layer.column_end[m] - column;
+      to.select(0, r)
+          .narrow(0, column, width)
+          .add_(at::mv(numbers(layer.b[m], {rank, width}).t(), inner.narrow(0, first, rank)),
+                layer.scale[m]);
+    }
+  }
+}
+
+void add_rows(at::Tensor& to, const AddedRows& added) {
+  for (int64_t r = 0; r < to.size(0); ++r) {
+    if (added.row[r] >= 0) to.select(0, r).add_(added.sums.select(0, added.row[r]));
+  }
+}
+
 int64_t packed_numbers(int64_t outs, int64_t in, at::ScalarType, bool) { return outs * in; }
 
 at::Tensor pack(const at::Tensor& weights, bool) { return weights.clone(); }
@@ -165,7 +200,8 @@ void multiply(at::Tensor& out, const LinearInput& input, const at::Tensor& weigh
               const Epilogue& e) {
   if (input.norm != nullptr) norm(*input.normed, input.x, *input.norm);
   const at::Tensor& rows = input.norm != nullptr ? *input.normed : input.x;
-  const at::Tensor y = at::linear(rows, weights, e.bias);
+  at::Tensor y = at::linear(rows, weights, e.bias);
+  if (e.added != nullptr) add_rows(y, *e.added);
   switch (e.then) {
     case ProductThen::kStore:
       out.copy_(y);
@@ -222,6 +258,8 @@ const Ops& aten_ops() {
     some.attention = attention;
     some.gate = gate;
     some.activate = activate;
+    some.add_lora = add_lora;
+    some.add_rows = add_rows;
     some.linear = linear;
     some.add_linear = add_linear;
     some.packed_numbers = packed_numbers;

@@ -81,15 +81,11 @@ std::string lora_field(const std::string& model, const ExtraConfig& lora) {
 
 // The files of a model's LoRA adapters, before gigabytes of weights are read.
 absl::StatusOr<std::vector<LoraFile>> open_loras(const ModelConfig& config,
-                                                 const DecoderConfig& base, bool cpu) {
+                                                 const DecoderConfig& base) {
   std::vector<LoraFile> files;
   for (const ExtraConfig& lora : config.loras) {
-    const std::string field = lora_field(config.name, lora);
-    if (!cpu) {
-      return out_of_range(field, config.device, "a CPU device: GPUs have no LoRA products yet");
-    }
     absl::StatusOr<LoraFile> file = LoraFile::open(lora.path, base);
-    if (!file.ok()) return annotate(file.status(), field);
+    if (!file.ok()) return annotate(file.status(), lora_field(config.name, lora));
     files.push_back(*std::move(file));
   }
   return files;
@@ -140,8 +136,7 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<LayerShard> parts,
       layer_shards(config, first_layers(whole, layers), shards, impl_->platform));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<LoraFile> loras,
-                          open_loras(config, whole, impl_->device.is_cpu()));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<LoraFile> loras, open_loras(config, whole));
   const bool stored =
       config.dtype == DType::kAuto &&
       impl_->platform.prefers_stored(tensors, is_gguf(config.path) || unpacked.has_value());
@@ -218,6 +213,7 @@ absl::Status TorchDevice::Impl::load_extra(ModelId model, const std::string& nam
 absl::Status TorchDevice::Impl::load_lora(ModelId model, const std::string& name,
                                           const ExtraConfig& lora, const LoraFile& file) try {
   const c10::InferenceMode inference;
+  const c10::DeviceGuard guard(device);
   DeviceModel& loaded = models[model];
   absl::StatusOr<LoraWeights> weights =
       LoraWeights::load(file, loaded.config, loaded.weights->store);

@@ -108,7 +108,7 @@ bool Executor::start(const Batch& batch) {
   if (!std::ranges::all_of(plan_.items, is_built)) return false;
   const std::span works(batch.works);
   const std::vector<ReadBlock> blocks = read_blocks(batch);
-  if (blocks.size() != 1 || !StepGraphs::can_run(plan_) ||
+  if (blocks.size() != 1 || !StepGraphs::can_run(plan_, !lora_columns_.empty()) ||
       !answers_suffice(works, shape_.vocab_size)) {
     return false;
   }
@@ -118,7 +118,7 @@ bool Executor::start(const Batch& batch) {
   AnswerCache::Batch cached = cache_answers(batch);
   const absl::Cleanup undo = [&] { answer_cache_->forget(cached); };
   graphs_->run(plan_, questions_, ids_needed(works, shape_.vocab_size), /*answers=*/true,
-               cached.names.empty() ? std::vector<int64_t>() : cached.places);
+               lora_columns_, cached.names.empty() ? std::vector<int64_t>() : cached.places);
   const at::Tensor& answers = answers_.rows(blocks.front().count);
   s.answers = reinterpret_cast<const RowAnswer*>(
       s.readback.bring(answers.const_data_ptr(), answers.nbytes()));
@@ -159,6 +159,28 @@ void Executor::build(const Batch& batch, const Plan::CachedOf& cached_of) {
         return pool == nullptr ? nullptr : &pool->size;
       },
       cached_of);
+  set_loras();
+}
+
+void Executor::set_loras() {
+  lora_columns_.clear();
+  if (plan_.adapted_rows == 0) return;
+  for (const Segment& segment : plan_.segments) {
+    LoraColumns& c = lora_columns_.emplace_back();
+    const auto rows = segment.all ? static_cast<size_t>(plan_.rows()) : segment.index.size();
+    c.adapter.assign(rows, nullptr);
+    c.added.assign(rows, -1);
+    for (const LoraRows& l : segment.loras) {
+      const LoraWeights& weights = extras_.loras[l.lora.index()];
+      if (weights.for_kernels() == nullptr) return lora_columns_.clear();
+      c.rank = std::max(c.rank, weights.rank());
+      c.parts |= weights.parts();
+      for (const int64_t row : l.rows) {
+        c.adapter[static_cast<size_t>(row)] = weights.for_kernels();
+        c.added[static_cast<size_t>(row)] = static_cast<int32_t>(row);
+      }
+    }
+  }
 }
 
 // One question per head input. Those whose read needs the logits keep the default, which asks for
@@ -206,7 +228,7 @@ std::vector<ReadBlock> Executor::read_blocks(const Batch& batch) const {
 
 void Executor::place() {
   const KvPool* const memory = plan_.memory.valid() ? memory_pool(plan_.memory) : nullptr;
-  placed_.place(plan_, questions_, pool_.size.page_rows, memory);
+  placed_.place(plan_, questions_, pool_.size.page_rows, memory, lora_columns_);
 }
 
 absl::StatusOr<int> Executor::width_of(const Work::Embed& place, TicketId written_by) const {
@@ -239,10 +261,12 @@ void Executor::follow_others() const {
 }
 
 bool Executor::step(const Batch& batch, const std::vector<ReadBlock>& blocks) {
-  if (graphs_ == nullptr || blocks.size() != 1 || !StepGraphs::can_run(plan_)) return false;
+  if (graphs_ == nullptr || blocks.size() != 1 ||
+      !StepGraphs::can_run(plan_, !lora_columns_.empty()))
+    return false;
   const std::span works(batch.works);
   graphs_->run(plan_, questions_, ids_needed(works, shape_.vocab_size),
-               answers_suffice(works, shape_.vocab_size));
+               answers_suffice(works, shape_.vocab_size), lora_columns_);
   return true;
 }
 
@@ -335,18 +359,24 @@ void Executor::run_segment(size_t i, at::Tensor& x) {
   const RowView& rows = placed_.views[i];
   const int64_t* const index = placed_.segment_rows[i];
   const Memory& memory = placed_.memories[i];
-  loras_.clear();
-  for (const LoraRows& l : segment.loras) {
-    loras_.push_back(
-        {&extras_.loras[l.lora.index()], l.rows.data(), static_cast<int64_t>(l.rows.size())});
+  LoraGroups loras;
+  if (!placed_.loras.empty()) {
+    loras = placed_.loras[i];
+  } else {
+    loras_.clear();
+    for (const LoraRows& l : segment.loras) {
+      loras_.push_back(
+          {&extras_.loras[l.lora.index()], l.rows.data(), static_cast<int64_t>(l.rows.size())});
+    }
+    loras = loras_;
   }
   if (segment.all) {
-    model_.run(segment.from, segment.to, x, rows, pool_, memory, loras_);
+    model_.run(segment.from, segment.to, x, rows, pool_, memory, loras);
     return;
   }
   at::Tensor& part = part_.rows(rows.rows);
   ops_.copy_rows(part, nullptr, x, index, rows.rows);
-  model_.run(segment.from, segment.to, part, rows, pool_, memory, loras_);
+  model_.run(segment.from, segment.to, part, rows, pool_, memory, loras);
   ops_.copy_rows(x, index, part, nullptr, rows.rows);
 }
 

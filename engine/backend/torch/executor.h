@@ -72,6 +72,7 @@ class Executor {
   // Before the forward pass.
   void build(const Batch& batch, const Plan::CachedOf& cached_of);
   void set_questions(const Batch& batch);
+  void set_loras();
   AnswerCache::Batch cache_answers(const Batch& batch);
   std::vector<ReadBlock> read_blocks(const Batch& batch) const;
   void place();
@@ -120,15 +121,17 @@ class Executor {
   std::vector<RowQuestion> questions_;  // [reads], of device queues with a queue
   BlockReader reader_;
   std::vector<int> ids_;          // scratch of head_need()
-  std::vector<LoraGroup> loras_;  // of a segment
-  RowBuffer x_;                   // [rows, hidden] residual stream
-  RowBuffer part_;                // the same, of a segment that not all rows run
-  RowBuffer hidden_;              // [reads, hidden] the head's input
-  RowBuffer pooled_;              // [pooled rows, hidden]
-  RowBuffer normed_;              // the same, after the last norm
-  RowBuffer logits_;              // [reads of a block, vocab] fp32
-  RowBuffer answers_;             // [reads of a block] RowAnswer, of device queues with a queue
-  Readback readback_;             // of either
+  std::vector<LoraGroup> loras_;  // of a segment, without Ops::add_lora
+  std::vector<LoraColumns>
+      lora_columns_;   // with it, by Plan::segments; empty: no row has an adapter
+  RowBuffer x_;        // [rows, hidden] residual stream
+  RowBuffer part_;     // the same, of a segment that not all rows run
+  RowBuffer hidden_;   // [reads, hidden] the head's input
+  RowBuffer pooled_;   // [pooled rows, hidden]
+  RowBuffer normed_;   // the same, after the last norm
+  RowBuffer logits_;   // [reads of a block, vocab] fp32
+  RowBuffer answers_;  // [reads of a block] RowAnswer, of device queues with a queue
+  Readback readback_;  // of either
   std::unique_ptr<StepGraphs> graphs_;  // null: steps are not replayed
   AnswerCache* const answer_cache_;
   std::deque<std::unique_ptr<Started>> started_;  // oldest first

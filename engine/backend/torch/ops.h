@@ -11,6 +11,7 @@
 
 #include "engine/backend/torch/cpu/quantized_matrix.h"
 #include "engine/backend/torch/kinds.h"
+#include "engine/backend/torch/lora_view.h"
 #include "engine/backend/torch/row_view.h"
 #include "engine/sampling/row_answer.h"
 
@@ -79,8 +80,14 @@ struct LinearInput {
 
 // Numbers that are added to some rows of a product.
 struct AddedRows {
-  at::Tensor sums;               // [n, outs] of type T
+  at::Tensor sums;               // [n, outs] of type R
   const int32_t* row = nullptr;  // [rows] a row of `sums`; -1: none
+};
+
+// The rows of a batch with LoRA adapters, and the layer of these adapters that changes a product.
+struct LoraRowsOfLayer {
+  const LoraView& rows;
+  int64_t layer = 0;  // as in LoraColumns::adapter
 };
 
 // What follows a product y = x W^T.
@@ -90,7 +97,7 @@ struct Epilogue {
   Activation activation = Activation::kSilu;  // of kActivate and kGate
   int64_t first = 0;                 // only the first `first` columns of out are needed; 0: all
   int64_t whole = 0;                 // CPU only: but all columns of the first `whole` rows
-  const AddedRows* added = nullptr;  // CPU only, of kGate: added to y before the gate; null: none
+  const AddedRows* added = nullptr;  // of kGate: added to y before the gate; null: none
 };
 
 // A matrix in blocks of one type, as Ops::pack_blocks() returns it.
@@ -138,6 +145,15 @@ struct Ops {
 
   // out = act(gate) * up. gate_up: [rows, 2 * width], gate first; out: [rows, width]
   void (*gate)(at::Tensor& out, const at::Tensor& gate_up, Activation activation);
+
+  // The additions to a product of x for rows with LoRA adapters; null: model/lora.cpp multiplies
+  // with each adapter. to[r] += B (A x[r]), or, without `add`, to[r] = B (A x[r]). x: [rows, in] of
+  // type T; to: [rows, outs] of type T or R; ranks: scratch, [rows, most ranks of an adapter's
+  // layer] of type R. A row's bits depend on that row and its adapter alone.
+  void (*add_lora)(at::Tensor& to, const at::Tensor& x, const LoraRowsOfLayer& rows, bool add,
+                   at::Tensor& ranks) = nullptr;
+  // to[r] += added.sums[added.row[r]] if added.row[r] >= 0; null with add_lora. to: [rows, outs]
+  void (*add_rows)(at::Tensor& to, const AddedRows& added) = nullptr;
 
   // Answers about rows of logits. logits: [rows, vocab] fp32; questions, answers: [rows], on the
   // device. A vocabulary has at most kMostAnsweredVocab tokens.

@@ -5,11 +5,16 @@
 namespace tandem {
 
 void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, int page_rows,
-                       const KvPool* memory) {
-  staging_.begin(plan.array_bytes() + asked.size() * sizeof(RowQuestion) + 16);
+                       const KvPool* memory, const std::vector<LoraColumns>& adapters) {
+  size_t lora_bytes = 0;
+  for (const LoraColumns& c : adapters) {
+    lora_bytes += c.adapter.size() * (sizeof(LoraLayer*) + sizeof(int32_t)) + 2 * size_t{16};
+  }
+  staging_.begin(plan.array_bytes() + asked.size() * sizeof(RowQuestion) + 16 + lora_bytes);
   views.clear();
   memories.clear();
   segment_rows.clear();
+  loras.clear();
   captures.clear();
   stored.clear();
   pooled.clear();
@@ -30,6 +35,9 @@ void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, 
     const RowView& view = views.emplace_back(s.all ? all : place(columns, page_rows, extra, pages));
     memories.push_back(place_memory(columns, view, zeros, memory));
     segment_rows.push_back(s.all ? nullptr : staging_.place(s.index));
+  }
+  for (const LoraColumns& c : adapters) {
+    loras.push_back({staging_.place(c.adapter), staging_.place(c.added), c.rank, c.parts});
   }
   for (const Capture& c : plan.captures) {
     captures.push_back(place(c.copies));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/backend/torch/kv_pool.h"
+#include "engine/backend/torch/lora_view.h"
 #include "engine/backend/torch/model/model.h"
 #include "engine/backend/torch/plan.h"
 #include "engine/backend/torch/queue/queue.h"
@@ -28,9 +29,9 @@ class PlacedPlan {
 
   // Copies the plan's arrays and the questions to the device. Replaces those of the last call,
   // whose batch is done. page_rows: of the model's pool; memory: the pool of the encoder
-  // Plan::memory, null if that is not valid.
+  // Plan::memory, null if that is not valid; loras: by Plan::segments, or empty.
   void place(const Plan& plan, const std::vector<RowQuestion>& questions, int page_rows,
-             const KvPool* memory);
+             const KvPool* memory, const std::vector<LoraColumns>& loras);
 
   const int32_t* token = nullptr;
   const int32_t* replaced = nullptr;
@@ -39,6 +40,7 @@ class PlacedPlan {
   std::vector<RowView> views;                // by Plan::segments
   std::vector<Memory> memories;              // by Plan::segments
   std::vector<const int64_t*> segment_rows;  // by Plan::segments; null: all rows
+  std::vector<LoraView> loras;               // by Plan::segments; empty: as place()
   std::vector<PlacedCopies> captures;        // by Plan::captures
   std::vector<PlacedCopies> stored;          // by Plan::captures
   std::vector<PlacedCopies> pooled;          // by Plan::captures

@@ -18,9 +18,9 @@ constexpr int kMostExtra = 2048;
 constexpr size_t kMostPages = 32768;
 constexpr size_t kStagingBytes =
     (kMostExtra + kMostPages) * sizeof(int32_t) +
-    StepGraphs::kMostRows *
-        (9 * sizeof(int32_t) + 3 * sizeof(int64_t) + sizeof(RowQuestion) + sizeof(ChosenToken)) +
-    18 * size_t{16};
+    StepGraphs::kMostRows * (10 * sizeof(int32_t) + 3 * sizeof(int64_t) + sizeof(RowQuestion) +
+                             sizeof(ChosenToken) + sizeof(LoraLayer*)) +
+    20 * size_t{16};
 static_assert(AnswerCache::kMostReads >= StepGraphs::kMostRows, "each batch has its own places");
 
 constexpr int kKeys = 256;        // the fewest; as attention cuts them
@@ -52,7 +52,7 @@ StepGraphs::StepGraphs(Model& model, const ModelShape& shape, const KvPool& pool
                mutated(GraphMutation::kOneArea) ? 1 : AnswerCache::kMostBatches),
       tokens_(pool.device_queue->queue->device_memory(kMostRows * sizeof(int32_t))) {}
 
-bool StepGraphs::can_run(const Plan& plan) {
+bool StepGraphs::can_run(const Plan& plan, bool loras) {
   if (plan.rows() == 0 || plan.rows() > kMostRows || plan.reads == 0 || plan.reads > kMostRows ||
       plan.pooled > 0) {
     return false;
@@ -60,7 +60,7 @@ bool StepGraphs::can_run(const Plan& plan) {
   const bool only_tokens = plan.replaced.empty() && plan.masks.empty() && plan.embedded.empty();
   const bool moves = plan.load.size() > 0 || plan.save.size() > 0;
   if (!only_tokens || moves || plan.memory.valid() || !plan.heads.empty()) return false;
-  if (plan.adapted_rows > 0) return false;
+  if (plan.adapted_rows > 0 && !loras) return false;
   if (plan.segments.size() != 1 || plan.captures.size() != 1) return false;
   const Segment& layers = plan.segments.front();
   const Capture& read = plan.captures.front();
@@ -68,7 +68,8 @@ bool StepGraphs::can_run(const Plan& plan) {
          plan.extra.size() <= size_t{kMostExtra} && plan.pages.size() + kMostRows <= kMostPages;
 }
 
-StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers, bool caches) const {
+StepGraphs::Shape StepGraphs::shape_of(const Given& given, int ids, bool answers) const {
+  const Plan& plan = given.plan;
   Shape s;
   s.rows = padded_size(plan.rows());
   if (mutated(GraphMutation::kRowsCut) && s.rows > plan.rows()) s.rows /= 2;
@@ -78,9 +79,13 @@ StepGraphs::Shape StepGraphs::shape_of(const Plan& plan, int ids, bool answers, 
   s.extra = plan.extra.empty() ? 0 : kMostExtra;
   s.layers = plan.segments.front().to;
   s.ids = ids;
+  if (given.loras != nullptr) {
+    s.lora_rank = padded_size(given.loras->rank);
+    s.lora_parts = given.loras->parts;
+  }
   s.answers = answers;
   s.chosen = !plan.chosen.empty() && !mutated(GraphMutation::kStagedTokensRun);
-  s.caches = caches && !mutated(GraphMutation::kNoAnswerCache);
+  s.caches = !given.places.empty() && !mutated(GraphMutation::kNoAnswerCache);
   return s;
 }
 
@@ -115,8 +120,17 @@ RowView StepGraphs::stage_rows(const Plan& plan, const Shape& shape) {
   return v;
 }
 
-StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuestion>& questions,
-                                   const std::vector<int64_t>& places, const Shape& shape) {
+LoraView StepGraphs::stage_loras(const LoraColumns& columns, const Shape& shape) {
+  const auto n = static_cast<size_t>(shape.rows);
+  std::vector<const LoraLayer*> adapter = columns.adapter;
+  std::vector<int32_t> added = columns.added;
+  adapter.resize(n, nullptr);
+  added.resize(n, -1);
+  return {staging_.place(adapter), staging_.place(added), shape.lora_rank, shape.lora_parts};
+}
+
+StepGraphs::Step StepGraphs::stage(const Given& given, const Shape& shape) {
+  const Plan& plan = given.plan;
   Step step;
   step.shape = shape;
   staging_.begin(kStagingBytes);
@@ -126,7 +140,7 @@ StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuesti
   const int reads = std::max(shape.rows, shape.reads);
   step.read =
       staging_.place(padded(plan.captures.front().copies.from, reads, [](int64_t) { return 0; }));
-  std::vector<RowQuestion> asked = questions;
+  std::vector<RowQuestion> asked = given.questions;
   asked.resize(static_cast<size_t>(reads), {.vocab = shape_.vocab_size});
   step.questions = staging_.place(asked);
   if (shape.chosen) {
@@ -136,10 +150,15 @@ StepGraphs::Step StepGraphs::stage(const Plan& plan, const std::vector<RowQuesti
     step.tokens = reinterpret_cast<int32_t*>(tokens_.get());
   }
   if (shape.caches) {
-    step.places =
-        staging_.place(padded(places, shape.reads, [](int64_t) { return AnswerCache::kNowhere; }));
+    step.places = staging_.place(
+        padded(given.places, shape.reads, [](int64_t) { return AnswerCache::kNowhere; }));
   }
   if (shape.chosen || shape.caches) step.cached = answer_cache_.answers();
+  if (given.loras != nullptr) {
+    step.loras = stage_loras(*given.loras, shape);
+  } else if (mutated(GraphMutation::kLorasOfTheFirst)) {
+    stage_loras({}, shape);  // in the same places
+  }
   step.rows = stage_rows(plan, shape);
   if (moves) step.token = staging_.place(token);
   step.x = buffers_.x.rows(shape.rows);
@@ -162,7 +181,7 @@ std::function<void()> StepGraphs::work_of(Step step) const {
       token = step.tokens;
     }
     model.embed(x, token, step.rows.position, step.shape.keys - 1);
-    model.run(0, step.shape.layers, x, step.rows, pool, {}, {});
+    model.run(0, step.shape.layers, x, step.rows, pool, {}, step.loras);
     ops.copy_rows(hidden, nullptr, x, step.read, step.shape.reads);
     model.head(logits, hidden, step.shape.ids, 0);
     if (!step.shape.answers) return;
@@ -208,9 +227,11 @@ void StepGraphs::refuse(Entry& entry, const absl::Status& why) {
 }
 
 void StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids,
-                     bool answers, const std::vector<int64_t>& places) {
-  const Shape shape = shape_of(plan, ids, answers, !places.empty());
-  const std::function<void()> work = work_of(stage(plan, questions, places, shape));
+                     bool answers, const std::vector<LoraColumns>& loras,
+                     const std::vector<int64_t>& places) {
+  const Given given{plan, questions, places, loras.empty() ? nullptr : loras.data()};
+  const Shape shape = shape_of(given, ids, answers);
+  const std::function<void()> work = work_of(stage(given, shape));
   if (moved_ != row_buffers_moved && !mutated(GraphMutation::kNotRetiredWhenMoved)) {
     for (auto& [key, entry] : entries_) retired_.push_back(std::move(entry.graph));
     entries_.clear();
@@ -220,6 +241,7 @@ void StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions
   if (mutated(GraphMutation::kReadsOfTheFirst)) key.reads = 0;
   if (mutated(GraphMutation::kAnswersOfFirst)) key.answers = false;
   if (mutated(GraphMutation::kVocabOfTheFirst)) key.ids = 0;
+  if (mutated(GraphMutation::kLorasOfTheFirst)) key.lora_rank = 0, key.lora_parts = 0;
   Entry& entry = entry_of(key);
   const bool late = mutated(GraphMutation::kStagedAfterwards) && entry.graph != nullptr;
   if (!late) staging_.upload();

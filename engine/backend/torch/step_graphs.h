@@ -43,6 +43,7 @@ enum class GraphMutation : uint8_t {
   kReadsOfTheFirst,      // one graph for all numbers of reads
   kAnswersOfFirst,       // one graph for answers and logits
   kVocabOfTheFirst,      // one graph for all sizes of the vocabulary to draw from
+  kLorasOfTheFirst,      // one graph for steps with and without LoRA adapters
   kStagedAfterwards,     // arrays are copied to the device after the replay that reads them
   kOneArea,              // all batches in flight stage their arrays in one area of the host
   kStagedTokensRun,      // rows with cached tokens run the token that the host staged
@@ -90,14 +91,15 @@ class StepGraphs {
              const AnswerCache& answers, const Buffers& buffers);
 
   // Whether the plan is a step that a graph can run.
-  static bool can_run(const Plan& plan);
+  // loras: whether there are LoraColumns of rows with adapters
+  static bool can_run(const Plan& plan, bool loras = false);
 
   // Puts the plan's rows on the queue, from tokens to the logits of all reads, [reads, vocab], of
   // which the first `ids` columns are needed, and to answers if these suffice. questions: [reads];
-  // places: [reads] places in the answer cache, or empty. REQUIRES: can_run(); fewer than
-  // AnswerCache::kMostBatches batches are in flight
+  // loras: by Plan::segments, or empty; places: [reads] places in the answer cache, or empty.
+  // REQUIRES: can_run(); fewer than AnswerCache::kMostBatches batches are in flight
   void run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids, bool answers,
-           const std::vector<int64_t>& places = {});
+           const std::vector<LoraColumns>& loras, const std::vector<int64_t>& places = {});
 
   // Destroys retired graphs. REQUIRES: all batches of the executor have ended
   void release_retired() { retired_.clear(); }
@@ -112,6 +114,8 @@ class StepGraphs {
     int extra = 0;     // elements of RowView::extra
     int layers = 0;
     int ids = 0;
+    int lora_rank = 0;        // LoraColumns::rank; 0: no row has an adapter
+    uint32_t lora_parts = 0;  // LoraColumns::parts
     bool answers = false;
     bool chosen = false;  // some tokens are from cached answers
     bool caches = false;  // answers are cached
@@ -122,6 +126,7 @@ class StepGraphs {
   struct Step {
     const int32_t* token = nullptr;
     RowView rows;
+    LoraView loras;
     const int64_t* read = nullptr;  // [reads] the row
     const RowQuestion* questions = nullptr;
     const ChosenToken* chosen = nullptr;  // [rows]
@@ -140,9 +145,17 @@ class StepGraphs {
     std::unique_ptr<Graph> graph;
   };
 
-  Shape shape_of(const Plan& plan, int ids, bool answers, bool caches) const;
-  Step stage(const Plan& plan, const std::vector<RowQuestion>& questions,
-             const std::vector<int64_t>& places, const Shape& shape);
+  // What the numbers of a step come from, as run().
+  struct Given {
+    const Plan& plan;
+    const std::vector<RowQuestion>& questions;
+    const std::vector<int64_t>& places;
+    const LoraColumns* loras = nullptr;  // null: no row has an adapter
+  };
+
+  Shape shape_of(const Given& given, int ids, bool answers) const;
+  Step stage(const Given& given, const Shape& shape);
+  LoraView stage_loras(const LoraColumns& columns, const Shape& shape);
   RowView stage_rows(const Plan& plan, const Shape& shape);
   std::function<void()> work_of(Step step) const;
   Entry& entry_of(const Shape& shape);

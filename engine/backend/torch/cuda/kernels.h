@@ -19,6 +19,7 @@ void add_attention(Ops& ops);
 void add_readout(Ops& ops);
 void add_product(Ops& ops);
 void add_quantized(Ops& ops);
+void add_loras(Ops& ops);
 void add_library_products(Ops& ops);
 
 // Whether this build has machine code for the current device. Throws if the device has no context.

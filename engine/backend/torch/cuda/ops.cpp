@@ -12,6 +12,7 @@ const Ops& ops() {
     add_readout(all);
     add_product(all);
     add_quantized(all);
+    add_loras(all);
     add_library_products(all);
     return all;
   }();

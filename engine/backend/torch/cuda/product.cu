@@ -70,6 +70,10 @@ void packed_product(at::Tensor& out, const LinearInput& input, const at::Tensor&
     a.then = e.then;
     a.activation = e.activation;
     a.end = e.first;
+    if (e.added != nullptr) {
+      a.added = data<float>(e.added->sums);
+      a.added_row = e.added->row;
+    }
     if (out.scalar_type() == at::kFloat) {
       a.sums = data<float>(out);
     } else {

@@ -74,6 +74,11 @@ void block_product(at::Tensor& out, const LinearInput& input, const std::vector<
       a.activation = e.activation;
       if (e.first > 0) a.end = std::min(e.first - column, a.shape.width());
       a.stride = width;
+      if (e.added != nullptr) {
+        TORCH_CHECK(parts.size() == 1, "additions to a product in ", parts.size(), " parts");
+        a.added = data<float>(e.added->sums);
+        a.added_row = e.added->row + first;
+      }
       if (out.scalar_type() == at::kFloat) {
         a.sums = data<float>(out) + first * width + column;
       } else {

@@ -39,7 +39,7 @@ class Linear {
   void activate_into(at::Tensor& out, const LinearInput& x, Activation activation) const;
 
   // out = act(first half of y) * second half of y = x W^T + bias + added. out: [rows, out / 2]
-  // scratch: [rows, out], not used by the CPU's own products. added: on CPUs only; null: none
+  // scratch: [rows, out], not used by the CPU's own products. added: null: none
   void gate_into(at::Tensor& out, const LinearInput& x, Activation activation, RowBuffer& scratch,
                  const AddedRows* added = nullptr) const;
 

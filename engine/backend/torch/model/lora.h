@@ -1,21 +1,26 @@
 // LoRA adapters of a decoder: low-rank additions y += scale * B (A x) to its linear layers, for
 // those rows of a batch that have an adapter.
 //
-// Rows of one adapter are gathered for products with its A and B. These are fp32 (fp64 with fp64
-// weights) for any type of the base weights. An addition is the last summand of a number, so rows
-// without an adapter keep their bits. On CPUs (cpu/product.h) a row's addition depends on that row
-// and its adapter alone. CPU devices only.
+// A and B are fp32 (fp64 with fp64 weights) for any type of the base weights. An addition is the
+// last summand of a number, so rows without an adapter keep their bits. A row's addition depends on
+// that row and its adapter alone.
+//
+// There are two ways. With Ops::add_lora, kernels find the matrices of each row's adapter by
+// address (LoraView); the host does nothing for a batch but write these addresses. Without it, on
+// CPUs, rows of one adapter are gathered for products with its A and B (LoraGroup).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/backend/torch/lora_view.h"
 #include "engine/backend/torch/model/linear.h"
 #include "engine/backend/torch/model/weight_store.h"
 #include "engine/backend/torch/ops.h"
@@ -50,8 +55,24 @@ class LoraWeights {
   }
   int64_t bytes() const;
 
+  // For Ops::add_lora: as LoraColumns. Null: the platform has no such operation.
+  const LoraLayer* for_kernels() const {
+    return static_cast<const LoraLayer*>(table_.defined() ? table_.const_data_ptr() : nullptr);
+  }
+  int rank() const { return rank_; }         // the largest of a matrix
+  uint32_t parts() const { return parts_; }  // bit p: LoraPart p of some layer is changed
+
  private:
-  std::vector<std::array<std::optional<Addition>, kLoraParts>> layers_;
+  absl::Status load_for_kernels(const LoraFile& file, const DecoderConfig& config,
+                                const WeightStore& store);
+
+  int rank_ = 0;
+  uint32_t parts_ = 0;
+  std::vector<std::array<std::optional<Addition>, kLoraParts>> layers_;  // without Ops::add_lora
+  // With it, in the memory of the device. LoraLayer [layers * kLoraParts] as bytes, and what it
+  // refers to.
+  at::Tensor table_;
+  std::vector<at::Tensor> numbers_;
 };
 
 // The rows that one adapter changes.
@@ -60,18 +81,32 @@ struct LoraGroup {
   const int64_t* rows = nullptr;  // [n], ascending
   int64_t n = 0;
 };
-using LoraGroups = std::span<const LoraGroup>;  // a row is in one at most
+
+// The rows of a batch that adapters change, in the form that the platform needs.
+struct LoraGroups {
+  LoraGroups() = default;
+  template <std::convertible_to<std::span<const LoraGroup>> Groups>
+  LoraGroups(const Groups& all) : groups(all) {}  // NOLINT(google-explicit-constructor)
+  LoraGroups(const LoraView& for_kernels) : view(for_kernels) {}  // NOLINT: the same
+
+  bool empty() const { return groups.empty() && view.rank == 0; }
+
+  std::span<const LoraGroup> groups;  // without Ops::add_lora; a row is in one at most
+  LoraView view;                      // with it
+};
 
 // The additions of one model, with the memory that they need. Used by one thread.
 class LoraProducts {
  public:
   explicit LoraProducts(const WeightStore& store);
 
-  // to += the additions of `groups` for x. to: [rows, outs] of x's type
-  void add(at::Tensor& to, const LinearInput& x, LoraGroups groups, int layer, LoraPart part);
+  // to += the additions of `groups` for x. to: [rows, outs] of x's type, with Ops::add_lora also of
+  // the residual stream's
+  void add(at::Tensor& to, const LinearInput& x, const LoraGroups& groups, int layer,
+           LoraPart part);
 
   // The additions themselves, until the next call; null: there are none.
-  const AddedRows* sums(const LinearInput& x, LoraGroups groups, int layer, LoraPart part,
+  const AddedRows* sums(const LinearInput& x, const LoraGroups& groups, int layer, LoraPart part,
                         int64_t outs);
 
  private:
@@ -83,6 +118,10 @@ class LoraProducts {
    private:
     at::Tensor all_;
   };
+
+  // By Ops::add_lora. False: the adapters do not change the part.
+  bool add_by_kernels(at::Tensor& to, const LinearInput& x, const LoraView& view, int layer,
+                      LoraPart part, bool add);
 
   // to[to_row[i]] += the addition for row i of the group; a null index counts from `first`.
   void add_group(at::Tensor& to, const int64_t* to_row, int64_t first, const LinearInput& x,

@@ -40,7 +40,7 @@ class Model {
                              const int32_t* /*position*/) {}
 
   // Runs layers [from, to) of the rows, in place. Their keys and values go to the pool. loras: the
-  // rows with LoRA adapters; only decoders on CPUs have any.
+  // rows with LoRA adapters; only decoders have any.
   virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
                    const Memory& memory, LoraGroups loras) = 0;
 

@@ -11,13 +11,6 @@
 namespace tandem {
 namespace {
 
-// to[r] += the row of `added` for r, if there is one.
-void add_rows(at::Tensor& to, const AddedRows& added) {
-  for (int64_t r = 0; r < to.size(0); ++r) {
-    if (added.row[r] >= 0) to.select(0, r).add_(added.sums.select(0, added.row[r]));
-  }
-}
-
 int64_t bytes_of(const at::Tensor& t) { return static_cast<int64_t>(t.nbytes()); }
 
 // Products of few rows by a kernel, others by LibTorch.
@@ -27,8 +20,7 @@ class OpsMatrix : public WeightMatrix {
 
   void multiply(at::Tensor& out, const LinearInput& x, const Epilogue& e,
                 const ProductScratch& scratch) const final {
-    if (x.x.size(0) <= most_few_rows() && pairs_ == (e.then == ProductThen::kGate) &&
-        e.added == nullptr) {
+    if (x.x.size(0) <= most_few_rows() && pairs_ == (e.then == ProductThen::kGate)) {
       const StepProfile::Section section(StepProfile::kProduct);
       return few_rows(out, x, e);
     }
@@ -49,7 +41,7 @@ class OpsMatrix : public WeightMatrix {
       case ProductThen::kGate: {
         at::Tensor& both = scratch.pairs->rows(out.size(0));
         multiply(both, x, {.bias = e.bias, .first = e.first}, scratch);
-        if (e.added != nullptr) add_rows(both, *e.added);
+        if (e.added != nullptr) ops_.add_rows(both, *e.added);
         return ops_.gate(out, both, e.activation);
       }
     }

@@ -26,7 +26,8 @@ class Staging {
   template <class T>
   const T* place(const std::vector<T>& array) {
     if (queue_ == nullptr || array.empty()) return array.data();
-    return reinterpret_cast<const T*>(place_bytes(array.data(), array.size() * sizeof(T)));
+    const void* const from = static_cast<const void*>(array.data());
+    return reinterpret_cast<const T*>(place_bytes(from, array.size() * sizeof(T)));
   }
 
   void upload();

@@ -190,7 +190,7 @@ TEST_F(PlanTest, RowsOfAnAdapterAreGroupedBySegment) {
   EXPECT_EQ(second[0].rows, (Numbers{0, 1, 4, 5}));
 }
 
-TEST_F(PlanTest, StepsWithAdaptersAreNotReplayed) {
+TEST_F(PlanTest, StepsWithAdaptersAreReplayedIfKernelsAddThem) {
   shape.loras = {{"a", 1, 0}};
   Pass pass = chain_pass(8, std::vector<Token>{1, 2});
   pass.reading({.rows = {1}, .draw = true});
@@ -203,6 +203,7 @@ TEST_F(PlanTest, StepsWithAdaptersAreNotReplayed) {
   w.lora = LoraId(0);
   build({w});
   EXPECT_FALSE(StepGraphs::can_run(plan));
+  EXPECT_TRUE(StepGraphs::can_run(plan, /*loras=*/true));
 }
 
 TEST_F(PlanTest, InvalidPagesAreInternalAndFailAlone) {

@@ -47,8 +47,8 @@ struct alignas(16) uint4 {
 // Indices of the running thread.
 inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-using std::cos, std::erf, std::exp, std::max, std::memcpy, std::min, std::rint, std::sin, std::sqrt,
-    std::tanh;
+using std::cos, std::erf, std::exp, std::fma, std::max, std::memcpy, std::min, std::rint, std::sin,
+    std::sqrt, std::tanh;
 // NOLINTEND
 
 namespace emulator {
@@ -190,6 +190,7 @@ class Ptr {
   }
   Ptr operator+(int64_t n) const { return {memory_, at_ + n * static_cast<int64_t>(sizeof(T))}; }
   friend bool operator==(const Ptr& p, std::nullptr_t) { return p.memory_ == nullptr; }
+  bool operator==(const Ptr& p) const { return memory_ == p.memory_ && at_ == p.at_; }
   template <class U>
   bool operator<=(const Ptr<U>& p) const {
     return address() <= p.address();

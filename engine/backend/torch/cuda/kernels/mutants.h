@@ -63,6 +63,7 @@ namespace tandem::cuda {
   X(ProductScale, "all rows get the first row's norm factor")                                     \
   X(ProductWeightOfNorm, "rows are scaled but not multiplied with the norm's weight")             \
   X(ProductBias, "gated values get the gate's bias")                                              \
+  X(ProductAdded, "all rows get the first row's addition before the gate")                        \
   X(PackInOrder, "gated values are packed after the gates instead of alternating")                \
   X(BlocksHalves, "low and high nibbles are swapped")                                             \
   X(BlocksZero, "the zero point is not subtracted from codes")                                    \
@@ -78,6 +79,22 @@ namespace tandem::cuda {
   X(BlocksStride, "the row stride of a result is the width of one part")                          \
   X(BlocksUnweighted, "rows are normalized without the norm's weight before quantization")        \
   X(UnpackInTiles, "rows are unpacked in tile order")                                             \
+  X(LoraWithoutBarrier, "the warps' sums of ranks are added without a barrier")                   \
+  X(LoraSumsOverlap, "sums of other rows are written before all threads have read the last ones") \
+  X(LoraFirstRow, "all rows of a tile have the adapter of its first row")                         \
+  X(LoraEveryRow, "rows without an adapter get the additions of the row before")                  \
+  X(LoraFirstLayer, "every layer has the matrices of the first")                                  \
+  X(LoraTail, "products of ranks read past the end of a row")                                     \
+  X(LoraTailCut, "the last inputs are left out unless they fill a step")                          \
+  X(LoraRanksCut, "the last ranks are left out unless they fill a thread block")                  \
+  X(LoraRankStride, "a row's ranks are stored behind those of the row before")                    \
+  X(LoraFirstRanks, "keys and values are computed from the ranks of the queries")                 \
+  X(LoraFirstScale, "keys and values have the scale of the queries")                              \
+  X(LoraLastRank, "the last rank of a matrix is not added")                                       \
+  X(LoraColumns, "columns past the last are written")                                             \
+  X(LoraNotCleared, "columns without an addition are not set to zero")                            \
+  X(LoraStored, "additions replace the product")                                                  \
+  X(AddedInOrder, "additions to a product are read at the row's number, whatever their place")    \
   X(NoWait, "a kernel does not wait for the previous launch")
 
 enum class Mutant : uint8_t {

@@ -95,6 +95,10 @@ struct ProductArguments {
   Ptr<T> out = nullptr;
   Ptr<float> sums = nullptr;
   int64_t end = 0;  // compute only the first `end` columns; 0: all
+  // Added before the gate, if gated: row added_row[r] of [.., outs]; none if that is negative, or
+  // if `added` is null.
+  Ptr<const float> added = nullptr;
+  Ptr<const int32_t> added_row = nullptr;  // [rows]
 
   __host__ __device__ int64_t columns() const { return end > 0 ? end : shape.width(); }
   __host__ __device__ int64_t row_stride() const { return shape.width(); }

@@ -1,5 +1,5 @@
-// Epilogue of products of a few rows: adds the warps' sums in order, then applies bias, activation,
-// gate, addition or rounding.
+// Epilogue of products of a few rows: adds the warps' sums in order, then applies bias, LoRA
+// additions, activation, gate, addition or rounding.
 #pragma once
 
 #include <cstdint>
@@ -66,10 +66,11 @@ class ProductEnd {
       if (row >= a_.rows) return;
       if (column >= a_.columns() && !mutated(Mutant::kProductColumns)) continue;
       float y = sum(turn, row, out) + bias(column);
+      if (gated) y = with_addition(y, row, column);
       if (a_.then == ProductThen::kActivate || gated) y = activated(y, a_.activation);
       if (gated) {
         const int64_t other = mutated(Mutant::kProductBias) ? column : width + column;
-        y *= sum(turn, row, kTileOuts + out) + bias(other);
+        y *= with_addition(sum(turn, row, kTileOuts + out) + bias(other), row, width + column);
       }
       put(row * stride + column, y);
     }
@@ -86,6 +87,13 @@ class ProductEnd {
 
   __device__ float bias(int64_t out) const {
     return a_.bias == nullptr ? 0.0f : static_cast<float>(a_.bias[out]);
+  }
+
+  // Unchanged, also the sign of zero, for rows without an addition.
+  __device__ float with_addition(float y, int row, int64_t out) const {
+    if (a_.added == nullptr) return y;
+    const int64_t from = a_.added_row[mutated(Mutant::kProductAdded) ? 0 : row];
+    return from < 0 ? y : y + a_.added[from * 2 * a_.shape.width() + out];
   }
 
   __device__ void put(int64_t at, float y) {

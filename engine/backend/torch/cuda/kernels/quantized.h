@@ -320,7 +320,9 @@ struct BlockArguments {
   Ptr<T> out = nullptr;
   Ptr<float> sums = nullptr;
   int64_t end = 0;
-  int64_t stride = 0;  // between rows of the result; 0: shape.width()
+  int64_t stride = 0;                // between rows of the result; 0: shape.width()
+  Ptr<const float> added = nullptr;  // as in ProductArguments
+  Ptr<const int32_t> added_row = nullptr;
 
   __host__ __device__ int64_t columns() const { return end > 0 ? end : shape.width(); }
   __host__ __device__ int64_t row_stride() const { return stride > 0 ? stride : shape.width(); }

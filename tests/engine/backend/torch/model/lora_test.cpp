@@ -174,6 +174,62 @@ TEST_F(LowRank, BitsDependOnTheRowAlone) {
   }
 }
 
+// The interface of CUDA's kernels, in LibTorch's operators: by addresses of each row's adapter.
+TEST_F(LowRank, RowsFindTheirAdapterByItsAddress) {
+  const c10::InferenceMode inference;
+  const WeightStore store{.kernels = CpuKernels::kAten};
+  std::vector<LoraWeights> weights;
+  for (const LoraFile& file : files_) weights.push_back(*LoraWeights::load(file, config_, store));
+  EXPECT_EQ(weights[0].rank(), 3);
+  EXPECT_EQ(weights[1].parts(), 0b1111u);
+  EXPECT_GE(weights[1].bytes(), files_[1].tensors.total_elements() * int64_t{sizeof(float)});
+  EXPECT_EQ(weights_[0].for_kernels(), nullptr) << "the CPU's own products need no addresses";
+  LoraProducts products(store), own(WeightStore{});
+  const std::vector<int64_t> small{0, 5}, large{2, 3, 6};
+  const std::vector<LoraGroup> groups{{&weights_[0], small.data(), 2},
+                                      {&weights_[1], large.data(), 3}};
+  LoraColumns columns{.adapter = std::vector<const LoraLayer*>(7),
+                      .added = std::vector<int32_t>(7, -1),
+                      .rank = 64};
+  for (size_t adapter = 0; adapter < 2; ++adapter) {
+    for (const int64_t r : adapter == 0 ? small : large) {
+      columns.adapter[static_cast<size_t>(r)] = weights[adapter].for_kernels();
+      columns.added[static_cast<size_t>(r)] = static_cast<int32_t>(r);
+    }
+    columns.parts |= weights[adapter].parts();
+  }
+  const LoraView view{columns.adapter.data(), columns.added.data(), columns.rank, columns.parts};
+  for (const LoraPart part : test::kEveryLoraPart) {
+    const LinearSpec spec = lora_spec(config_, 0, part);
+    int64_t outs = 0;
+    for (const int64_t o : spec.outs) outs += o;
+    const at::Tensor x = random_rows(7, spec.in, 1), before = random_rows(7, outs, 2);
+    at::Tensor got = before.clone(), want = before.clone();
+    products.add(got, x, view, 0, part);
+    own.add(want, x, groups, 0, part);
+    const AddedRows* const added = products.sums(x, view, 0, part, outs);
+    ASSERT_NE(added, nullptr);
+    for (int64_t r = 0; r < 7; ++r) {
+      const bool adapted = columns.added[static_cast<size_t>(r)] >= 0;
+      ASSERT_EQ(added->row[r], adapted ? r : -1);
+      for (int64_t o = r * outs; o < (r + 1) * outs; ++o) {
+        const float w = data<float>(std::as_const(want))[o], old = data<float>(before)[o];
+        const float g = data<float>(std::as_const(got))[o];
+        ASSERT_NEAR(g, w, adapted ? 1e-4 * (1 + std::abs(w)) : 0);
+        if (!adapted) continue;
+        ASSERT_NEAR(data<float>(added->sums)[o] + old, w, 2e-4 * (1 + std::abs(w) + std::abs(old)));
+      }
+    }
+    // Parts that no adapter of the batch changes are left out.
+    LoraView others = view;
+    others.parts &= ~(1u << static_cast<unsigned>(part));
+    EXPECT_EQ(products.sums(x, others, 0, part, outs), nullptr);
+    at::Tensor same = before.clone();
+    products.add(same, x, others, 0, part);
+    EXPECT_TRUE(same.equal(before));
+  }
+}
+
 TEST_F(LowRank, WithoutAnAdapterNothingIsComputed) {
   const c10::InferenceMode inference;
   LoraProducts products(WeightStore{});

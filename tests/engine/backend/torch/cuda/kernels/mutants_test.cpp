@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/engine/backend/torch/cuda/kernels/checks.h"
+#include "tests/engine/backend/torch/cuda/kernels/lora_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/product_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/quantized_check.h"
@@ -53,8 +54,11 @@ std::string products() {
   const ProductShape plain{.outs = 72, .in = 296, .bias = true, .blocks = 2};
   ProductShape gated{.outs = 2 * 24, .in = 40, .then = ProductThen::kGate, .bias = true};
   ProductShape normed{.outs = 20, .in = 40, .normed = true};
+  ProductShape added = gated;
+  added.added = true;
   return first_of({check_product<BFloat16>(plain, 3, 1), check_product<Half>(plain, 11, 2),
-                   check_product<BFloat16>(gated, 2, 3), check_product<BFloat16>(normed, 3, 4)});
+                   check_product<BFloat16>(gated, 2, 3), check_product<BFloat16>(normed, 3, 4),
+                   check_product<BFloat16>(added, 3, 5)});
 }
 
 std::string blocks() {
@@ -64,6 +68,17 @@ std::string blocks() {
   return first_of({check_blocks<BFloat16>(fours, 11, 1), check_blocks<BFloat16>(levels, 2, 2),
                    check_blocks<BFloat16>(sixteens, 2, 4), check_blocks_nan<BFloat16>(fours, 3),
                    BlocksRig<BFloat16>(fours, 5).unpacked<float>()});
+}
+
+std::string loras() {
+  LoraCase s{.in = 40, .outs = {12, 4, 4}, .ranks = {{3, 5, 1}, {2, 0, 3}, {0, 1, 4}}};
+  LoraCase cleared = s;
+  cleared.in = 21;
+  cleared.add = false;
+  const std::vector<LoraRow> rows = {{0, 0}, {1, 0}, {2, -1}, {3, 1}, {4, 2}, {5, 0}};
+  return first_of({check_lora<BFloat16>(s, rows, 1), check_lora<float>(cleared, rows, 2),
+                   check_lora<BFloat16, float>(s, kSingleRows + 9, 3),
+                   check_added_rows<BFloat16>(4, 40, 4)});
 }
 
 struct MutantCase {
@@ -87,7 +102,8 @@ std::string check_of(Mutant mutant) {
   if (mutant < Mutant::kOneDirection) return attention();
   if (mutant < Mutant::kReadTies) return moves();
   if (mutant < Mutant::kProductTail) return readout();
-  return mutant < Mutant::kBlocksHalves ? products() : blocks();
+  if (mutant < Mutant::kBlocksHalves) return products();
+  return mutant < Mutant::kLoraWithoutBarrier || mutant == Mutant::kNoWait ? blocks() : loras();
 }
 
 class Mutants : public testing::TestWithParam<MutantCase> {
@@ -115,7 +131,7 @@ TEST(WithoutMutants, ChecksPass) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     emulator::seed(seed);
     EXPECT_EQ(first_of({inputs(), norms(), activations(), rope(), attention(), moves(), readout(),
-                        products(), blocks()}),
+                        products(), blocks(), loras()}),
               "");
   }
 }

@@ -29,13 +29,50 @@ struct ProductShape {
   int64_t first = 0;    // columns to compute; 0: all
   int64_t blocks = 3;   // maximum
   Activation activation = Activation::kSilu;
+  bool added = false;  // of kGate: two of three rows get AddedNumbers
+};
+
+// Numbers that are added to a product before its gate, for some of sixteen rows.
+struct AddedNumbers {
+  AddedNumbers(int64_t columns, uint64_t seed)
+      : columns(columns), numbers(random_as<float>(kMostProductRows * columns, seed)) {}
+
+  // The place of a row's numbers; -1: it has none.
+  static int32_t place(int row) { return row % 3 == 1 ? -1 : kMostProductRows - 1 - row; }
+  float to(float y, int row, int64_t column) const {
+    if (place(row) < 0) return y;
+    return y + static_cast<float>(numbers[static_cast<size_t>(place(row) * columns + column)]);
+  }
+
+  int64_t columns;
+  std::vector<double> numbers;
+};
+
+// AddedNumbers on the device, for a launch with these rows.
+struct AddedOnDevice {
+  AddedOnDevice(const AddedNumbers& all, const std::vector<int>& rows)
+      : numbers("added", all.numbers), places("places", places_of(rows)) {}
+  template <class Arguments>
+  void set(Arguments& a) const {
+    a.added = numbers;
+    a.added_row = places;
+  }
+
+  static std::vector<int32_t> places_of(const std::vector<int>& rows) {
+    std::vector<int32_t> all;
+    for (const int r : rows) all.push_back(AddedNumbers::place(r));
+    return all;
+  }
+  DeviceArray<float> numbers;
+  DeviceArray<int32_t> places;
 };
 
 // Sixteen rows, a matrix, and the product of any of the rows.
 template <class T>
 class ProductRig {
  public:
-  ProductRig(const ProductShape& shape, uint64_t seed) : s(shape), random_(seed) {
+  ProductRig(const ProductShape& shape, uint64_t seed)
+      : s(shape), added(shape.outs, seed + 1), random_(seed) {
     x = numbers(kMostProductRows * s.in, 1);
     weights = numbers(s.outs * s.in, s.whole ? 1 : 1 / std::sqrt(static_cast<double>(s.in)));
     bias = numbers(s.outs, 1);
@@ -67,6 +104,8 @@ class ProductRig {
     a.activation = s.activation;
     a.end = s.first;
     if (s.bias) a.bias = b;
+    const AddedOnDevice additions(added, rows);
+    if (s.added) additions.set(a);
     if (on_the_way) {
       a.residual = before;
     } else {
@@ -133,8 +172,9 @@ class ProductRig {
     for (int64_t r = 0; r < n; ++r) {
       for (int64_t c = 0; c < columns(); ++c) {
         const auto at = [&](int64_t out) {
-          return ordered(in, r, out) +
-                 (s.bias ? static_cast<float>(bias[static_cast<size_t>(out)]) : 0.0f);
+          const float y = ordered(in, r, out) +
+                          (s.bias ? static_cast<float>(bias[static_cast<size_t>(out)]) : 0.0f);
+          return s.added ? added.to(y, rows[static_cast<size_t>(r)], out) : y;
         };
         float y = at(c);
         if (s.then == ProductThen::kGate) y = activated(y, s.activation) * at(width() + c);
@@ -181,6 +221,7 @@ class ProductRig {
   }
 
   const ProductShape s;
+  const AddedNumbers added;
   PackedShape packed_shape;
   std::vector<double> x, weights, bias, residual, norm_weight;
   std::optional<DeviceArray<T>> packed;
@@ -234,7 +275,7 @@ std::string check_product(const ProductShape& s, int rows, uint64_t seed) {
   const std::vector<float> got = rig.run(all);
   const std::string what = absl::StrCat(rows, " x ", s.in, " x ", s.outs);
   const std::string bits = same_bits(what, got, rig.wanted(all));
-  if (!bits.empty()) return bits;
+  if (!bits.empty() || s.added) return bits;
   const std::vector<float> cpu = rig.on_cpu(all);
   if (s.whole && s.then != ProductThen::kGate) return same_bits(what + " on the CPU", got, cpu);
   return compare(what, std::vector<double>(got.begin(), got.end()), cpu, 2 * tolerance<T>());

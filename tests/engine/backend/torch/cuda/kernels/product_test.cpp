@@ -51,6 +51,25 @@ TYPED_TEST(ProductKernel, AddsActivatesAndGates) {
   }
 }
 
+// Rows without an addition keep their bits.
+TYPED_TEST(ProductKernel, GatesAfterAdditions) {
+  for (const int rows : {1, 4, 16}) {
+    ProductShape s{.outs = 2 * 37, .in = 136, .then = ProductThen::kGate, .bias = true};
+    const std::vector<float> plain = ProductRig<TypeParam>(s, 50).run(first_rows(rows));
+    s.added = true;
+    EXPECT_EQ(check_product<TypeParam>(s, rows, 50), "");
+    const std::vector<float> with = ProductRig<TypeParam>(s, 50).run(first_rows(rows));
+    for (size_t i = 0; i < plain.size(); ++i) {
+      if (AddedNumbers::place(static_cast<int>(i / 37)) < 0) ASSERT_EQ(with[i], plain[i]) << i;
+    }
+  }
+  EXPECT_EQ(
+      check_product<TypeParam>(
+          {.outs = 2 * 20, .in = 264, .then = ProductThen::kGate, .normed = true, .added = true}, 3,
+          51),
+      "");
+}
+
 TYPED_TEST(ProductKernel, FusesTheNorm) {
   uint64_t seed = 60;
   for (const ProductThen then : {ProductThen::kStore, ProductThen::kGate}) {

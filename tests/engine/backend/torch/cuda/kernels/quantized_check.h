@@ -30,13 +30,15 @@ struct BlocksShape {
   Activation activation = Activation::kSilu;
   bool normed = false;  // rows are fp32 and normalized first
   int64_t beside = 0;   // preceding columns of another matrix, for kStore and kAdd
+  bool added = false;   // as ProductShape
 };
 
 // Sixteen rows, a matrix, and the product of any of the rows.
 template <class T>
 class BlocksRig {
  public:
-  BlocksRig(const BlocksShape& shape, uint64_t seed) : s(shape), random_(seed) {
+  BlocksRig(const BlocksShape& shape, uint64_t seed)
+      : s(shape), added_(shape.outs, seed + 1), random_(seed) {
     const bool gated = s.then == ProductThen::kGate;
     const int64_t side = gated ? s.outs / 2 : s.outs;
     std::vector<cpu::QuantizedMatrix::Part> parts(gated ? 2 : 1, {s.type, side});
@@ -97,6 +99,8 @@ class BlocksRig {
     a.activation = s.activation;
     a.end = s.first;
     if (s.bias) a.bias = b;
+    const AddedOnDevice additions(added_, rows);
+    if (s.added) additions.set(a);
     const bool add = s.then == ProductThen::kAdd;
     const bool in_fp32 = add || (s.then == ProductThen::kStore && s.in_fp32);
     const int64_t stride = s.beside + width();
@@ -137,8 +141,9 @@ class BlocksRig {
       const std::vector<double> own = row_of(r);
       for (int64_t c = 0; c < columns(); ++c) {
         const auto at = [&](int64_t out) {
-          return ordered(own, out) +
-                 (s.bias ? static_cast<float>(bias_[static_cast<size_t>(out)]) : 0);
+          const float y = ordered(own, out) +
+                          (s.bias ? static_cast<float>(bias_[static_cast<size_t>(out)]) : 0);
+          return s.added ? added_.to(y, r, out) : y;
         };
         float y = at(c);
         if (s.then == ProductThen::kGate) y = activated(y, s.activation) * at(width() + c);
@@ -373,6 +378,7 @@ class BlocksRig {
     return all;
   }
 
+  const AddedNumbers added_;
   cpu::QuantizedMatrix matrix_;
   std::vector<double> x_, norm_weight_, bias_, residual_;
   std::optional<DeviceArray<uint4>> weights_;
@@ -387,7 +393,7 @@ std::string check_blocks(const BlocksShape& s, int rows, uint64_t seed) {
   const std::vector<float> got = rig.run(all);
   const std::string what = absl::StrCat(rows, " x ", s.in, " x ", s.outs);
   const std::string bits = same_bits(what, got, rig.wanted(all));
-  if (!bits.empty()) return bits;
+  if (!bits.empty() || s.added) return bits;
   const std::vector<float> cpu = rig.on_cpu(all);
   if (s.whole && s.then != ProductThen::kGate) return same_bits(what + " on the CPU", got, cpu);
   return compare(what, std::vector<double>(got.begin(), got.end()), cpu, 2 * tolerance<T>());

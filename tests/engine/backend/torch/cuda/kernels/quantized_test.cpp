@@ -83,6 +83,14 @@ TEST_P(BlockProductKernel, AddsActivatesAndGates) {
   }
 }
 
+TEST_P(BlockProductKernel, GatesAfterAdditions) {
+  BlocksShape s{.type = GetParam(), .outs = 2 * 20, .in = inputs(64), .then = ProductThen::kGate};
+  s.added = true;
+  for (const int rows : {2, 11}) {
+    EXPECT_EQ(check_blocks<BFloat16>(s, rows, 80 + static_cast<uint64_t>(rows)), "");
+  }
+}
+
 // Exactness of greedy decoding depends on this property.
 TEST_P(BlockProductKernel, IsBatchInvariantUpToSixteenRows) {
   std::vector<int> all = first_rows(kMostProductRows + 1);
