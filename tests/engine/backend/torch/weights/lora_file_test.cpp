@@ -416,7 +416,7 @@ TEST(LoraGgufFile, OtherFilesAreRefusedByKey) {
   EXPECT_EQ(with("general.architecture", "qwen2"),
             "a.gguf: general.architecture: \"qwen2\"; allowed: llama, as of the base model");
   EXPECT_EQ(with("adapter.lora.alpha", -1.0F),
-            "a.gguf: adapter.lora.alpha: -1; allowed: numbers from 0 to 1000000");
+            "a.gguf: adapter.lora.alpha: -1; allowed: numbers from 0 to 1e+06");
   EXPECT_THAT(with("adapter.lora.alpha", "2"), HasSubstr("a.gguf: adapter.lora.alpha: a value"));
   EXPECT_THAT(with("adapter.alora.invocation_tokens", std::vector<int32_t>{1}),
               HasSubstr("a.gguf: adapter.alora.invocation_tokens: set; allowed: unset"));
