@@ -25,7 +25,10 @@ struct AdapterTableState {
   const int max_adapters;
   mutable Mutex mutex;
   std::vector<Entry> entries ABSL_GUARDED_BY(mutex);
-  std::vector<std::weak_ptr<const DeploymentAdapter>> removed ABSL_GUARDED_BY(mutex);
+  // With ids: a reference that is locked and dropped again could be the last one, whose end takes
+  // the mutex.
+  std::vector<std::pair<LoraId, std::weak_ptr<const DeploymentAdapter>>> removed
+      ABSL_GUARDED_BY(mutex);
   int64_t bytes ABSL_GUARDED_BY(mutex) = 0;  // of entries, removed ones, and room
   int coming ABSL_GUARDED_BY(mutex) = 0;     // adapters that have room and no entry yet
   uint64_t time ABSL_GUARDED_BY(mutex) = 0;
@@ -36,8 +39,8 @@ struct AdapterTableState {
   }
   // The caller drops the result without the lock, as it may be the last reference.
   AdapterRef take(std::vector<Entry>::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    std::erase_if(removed, [](const auto& gone) { return gone.expired(); });
-    removed.emplace_back(entry->adapter);
+    std::erase_if(removed, [](const auto& gone) { return gone.second.expired(); });
+    removed.emplace_back(entry->adapter->id, entry->adapter);
     AdapterRef out = std::move(entry->adapter);
     entries.erase(entry);
     return out;
@@ -125,8 +128,8 @@ AdapterRef AdapterTable::find(LoraId id) const {
   for (const auto& entry : state_->entries) {
     if (entry.adapter->id == id) return entry.adapter;
   }
-  for (const auto& gone : state_->removed) {
-    if (AdapterRef adapter = gone.lock(); adapter != nullptr && adapter->id == id) return adapter;
+  for (const auto& [gone, adapter] : state_->removed) {
+    if (gone == id) return adapter.lock();
   }
   return nullptr;
 }

@@ -19,7 +19,8 @@ namespace {
 
 constexpr double kMaxAlpha = 1e6;
 constexpr char kInvocation[] = "adapter.alora.invocation_tokens";
-constexpr std::array kAdapterTypes{BlockType::kF32, BlockType::kF16, BlockType::kBF16, BlockType::kQ80};
+constexpr std::array kAdapterTypes{BlockType::kF32, BlockType::kF16, BlockType::kBF16,
+                                   BlockType::kQ80};
 
 // Null: GGUF has no such architecture. Mistral models have Llama's.
 const GgufArch* arch_of(const DecoderConfig& base) {
