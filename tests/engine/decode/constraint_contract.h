@@ -57,12 +57,17 @@ inline Constraints late_automata() {
   return late;
 }
 
-// `n` cases, or as many as TANDEM_CONSTRAINT_CASES says.
-inline int number_of_cases(int n) {
-  const char* const text = std::getenv("TANDEM_CONSTRAINT_CASES");
-  int most = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &most) ? most : n;
+inline int number_from(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  int number = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &number) ? number : otherwise;
 }
+
+// `n` cases, or as many as TANDEM_CONSTRAINT_CASES says.
+inline int number_of_cases(int n) { return number_from("TANDEM_CONSTRAINT_CASES", n); }
+
+// The first seed: 0, or TANDEM_CONSTRAINT_SEED. Failures name theirs, and each has eight cases.
+inline int first_seed() { return number_from("TANDEM_CONSTRAINT_SEED", 0); }
 
 inline void constrain(std::shared_ptr<TokenConstraint> constraint, SequenceSpec* s) {
   auto processors =
@@ -146,7 +151,7 @@ inline Outcome expect_constrained_ar(const MethodCase& method, int n,
                                      const Constraints& constraints = random_automata()) {
   Outcome seen;
   n = number_of_cases(n);
-  for (uint64_t seed = 0; seen.cases < n; ++seed) {
+  for (auto seed = static_cast<uint64_t>(first_seed()); seen.cases < n; ++seed) {
     Rng rng(seed);
     BoxOptions options = method.boxes(rng, /*tight=*/seed % 4 == 0);
     for (BoxModel& m : options.models) {

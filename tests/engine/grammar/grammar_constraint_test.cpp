@@ -42,6 +42,8 @@ TEST_F(Constraints, AreAFunctionOfThePath) {
            {Kind::kJsonSchema, kSchema},
            {Kind::kRegex, "(ab|a[cd]*e)+f?"},
            {Kind::kGrammar, "start: \"(\" start \")\" start | \"x\"? \"y\""},
+           // On different paths the lexer is in the same state.
+           {Kind::kGrammar, "start: \"e\" | /ea/ start start"},
            {Kind::kJsonObject, ""}}) {
     const auto walked = make(kind, text);
     std::vector<Token> path;

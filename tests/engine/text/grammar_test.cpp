@@ -224,6 +224,21 @@ TEST_F(Grammar, FollowsAndRollsBack) {
   EXPECT_EQ(*m->advance(tokens("b")), 1U) << "validate() consumes nothing";
 }
 
+// Both paths have one lexeme and then a part of X, and different lexemes follow.
+TEST_F(Grammar, MasksAfterARollbackAreThoseOfTheNewPath) {
+  absl::StatusOr<GrammarMatcher> m =
+      compile(Kind::kGrammar, "start: \"a\" X \"b\" | \"c\" X \"d\"\nX: /x+/\n");
+  ASSERT_TRUE(m.ok()) << m.status();
+  std::vector<uint32_t> bits(words_->mask_words());
+  ASSERT_EQ(*m->advance(tokens("ax")), 2U);
+  EXPECT_FALSE(*m->mask(bits));
+  EXPECT_TRUE(has(bits, 'x') && has(bits, 'b') && !has(bits, 'd'));
+  ASSERT_TRUE(m->rollback(2).ok());
+  ASSERT_EQ(*m->advance(tokens("cx")), 2U);
+  EXPECT_FALSE(*m->mask(bits));
+  EXPECT_TRUE(has(bits, 'x') && has(bits, 'd') && !has(bits, 'b'));
+}
+
 // Drafts may go on behind the end.
 TEST_F(Grammar, NothingFollowsTheEnd) {
   absl::StatusOr<GrammarMatcher> m = compile(Kind::kRegex, "ab");

@@ -637,7 +637,11 @@ impl Matcher {
 
     /// Takes back the last `tokens` tokens.
     pub fn rollback(&mut self, tokens: usize) -> Result<()> {
-        self.step(|m| m.rollback(tokens))
+        self.step(|m| m.rollback(tokens))?;
+        // Its key is the lexer's state and the number of lexemes, which another path can have, too.
+        // llguidance 1.9 leaves it in place.
+        self.inner.invalidate_bias_cache();
+        Ok(())
     }
 
     /// The number of leading tokens that advance() would consume.
