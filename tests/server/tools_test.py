@@ -63,7 +63,12 @@ def test_lists_all_services_and_methods(grpcurl):
     assert set(SERVICES) <= set(services)
     assert {f"grpc.reflection.{v}.ServerReflection" for v in ("v1", "v1alpha")} <= set(services)
     listed = {method for service in SERVICES for method in grpcurl("list", service).stdout.split()}
-    not_called = {"grpc.health.v1.Health.Watch", "tandem.v1.Generation.Rerank"}
+    not_called = {
+        "grpc.health.v1.Health.Watch",
+        "tandem.v1.Generation.Rerank",
+        "tandem.v1.Admin.LoadAdapter",
+        "tandem.v1.Admin.UnloadAdapter",
+    }
     assert listed == set(METHODS) | not_called
 
 
