@@ -27,7 +27,7 @@ tandem_fuzz(answer_parser ${text}/fuzz/answer_parser_fuzz.cpp SEEDS ${text}/fuzz
 
 # Parts of engine/host and of server, which this build has not as a whole: what reads files of a deployment, and requests.
 file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/host/config/*.cpp ${CMAKE_SOURCE_DIR}/engine/host/methods/*.cpp)
-foreach(part deployment models/alignment models/loaded_model models/pair requests/answer_format requests/request)
+foreach(part adapters deployment models/alignment models/loaded_model models/pair requests/answer_format requests/request)
   list(APPEND parts ${CMAKE_SOURCE_DIR}/engine/host/${part}.cpp)
 endforeach()
 add_library(tandem_fuzzed_parts STATIC ${parts} ${CMAKE_SOURCE_DIR}/server/grpc/request_from_proto.cpp ${CMAKE_SOURCE_DIR}/server/grpc/chat_json.cpp
