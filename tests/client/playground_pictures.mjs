@@ -22,7 +22,8 @@ async function open(scheme, size) {
 const picture = (page, name) => page.screenshot({path: join(folder, `playground_${name}.png`)});
 
 async function chat(page, question) {
-  await page.locator(".settings").getByLabel("Model", {exact: true}).selectOption(model);
+  const choice = page.locator(".settings").getByLabel("Model", {exact: true});
+  if (await choice.isVisible()) await choice.selectOption(model); // on a phone the settings are closed
   await page.fill("#message", question);
   await page.press("#message", "Enter");
   await page.getByRole("button", {name: "Regenerate"}).waitFor();
