@@ -50,7 +50,7 @@ def test_mutations_and_extremes(attack, llama):
     count = int(os.environ.get("TANDEM_MUTATIONS", 1000))
     numbers = [int(chosen)] if chosen else range(count)
     codes, wrong = collections.Counter(), []
-    # glibc keeps freed memory: 12,000 requests leave 20 MiB in use, and 150 MiB more resident, of which trimming returns half.
+    # glibc keeps freed memory: 12,000 requests leave 20 MiB in use, and 150 MiB more resident. Trimming returns half of these.
     allowed = 96 if count <= 1000 else 320
     with target.bystander(allowed=allowed), concurrent.futures.ThreadPoolExecutor(4) as pool:
         for number, code, details in pool.map(send, numbers):

@@ -82,7 +82,7 @@ TEST(Administrators, AreNamedWhereClientsHaveNames) {
   ServerConfig config;
   EXPECT_EQ(check_administrator(config, "ann").code(), absl::StatusCode::kFailedPrecondition);
   config.adapter_folder = "/adapters";
-  EXPECT_TRUE(check_administrator(config, "127.0.0.1").ok()) << "nobody has a name";
+  EXPECT_TRUE(check_administrator(config, "127.0.0.1").ok()) << "clients have no names";
   config.administrators = {"ann"};
   config.bearer_token_file = "/tokens";
   EXPECT_TRUE(check_administrator(config, "ann").ok());

@@ -54,7 +54,7 @@ struct LoadContext {
   HiddenStates hidden_states_of(const LoadedModel& model) const;
 };
 
-// A LoRA adapter of which the headers of the files are checked.
+// A LoRA adapter whose file headers have been checked.
 class OpenLora {
  public:
   virtual ~OpenLora() = default;

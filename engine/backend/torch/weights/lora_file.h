@@ -61,7 +61,7 @@ struct LoraFile {
   // attention.
   static absl::StatusOr<LoraFile> open(const std::string& path, const DecoderConfig& base,
                                        FileAccess access = FileAccess::kMapped);
-  // The same without a look at the numbers. Of a mapped file, none is read.
+  // As open(), but the numbers are not checked. Those of a mapped file are not read.
   static absl::StatusOr<LoraFile> open_header(const std::string& path, const DecoderConfig& base,
                                               FileAccess access = FileAccess::kMapped);
 };

@@ -14,7 +14,7 @@ class LoraKernels : public testing::Test {
 using Types = testing::Types<float, double, BFloat16, Half>;
 TYPED_TEST_SUITE(LoraKernels, Types);
 
-// Several matrices, of which an adapter changes some; adapters of several ranks.
+// Layers of several matrices. Adapters change some of them, with different ranks.
 LoraCase of_queries(int64_t in, bool add) {
   return {.in = in,
           .outs = {24, 8, 8},
