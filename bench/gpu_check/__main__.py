@@ -93,14 +93,19 @@ def part_1(files: Path, device: str, dry: bool):
     yield Step("ceilings", ceilings, 90, environment=ALONE if dry else {})
     served = [f"--bin={bin_}", f"--models={files / 'models'}", f"--device={device}"]
     served += ["--tokens=8", "--patience=90"] if dry else []
-    yield Step("served blocks", module("blocks", *served), 200 if dry else 60)
+    together = [Step("served blocks", module("blocks", *served), 200 if dry else 60)]
     limits = ["--limit=200", "--seconds=390"] if dry else ["--limit=60", "--seconds=390"]
-    yield Step("suites", module("suites", tests, *limits), 400)
+    # Each process needs a second or more to load LibTorch, and uses little of a GPU.
+    limits += [f"--jobs={max(1, min(8, len(os.sched_getaffinity(0)) // 2))}"]
+    together.append(Step("suites", module("suites", tests, *limits), 400))
     if not device.startswith("cpu"):
         for tool, names in SANITIZED.items():
             command = ["compute-sanitizer", f"--tool={tool}", "--error-exitcode=9", tests]
             command += [f"--gtest_filter={names}", "--gtest_brief=1"]
-            yield Step(f"sanitizer.{tool}", command, 90, needs="compute-sanitizer", end=SOME_PASSED)
+            step = Step(f"sanitizer.{tool}", command, 120, needs="compute-sanitizer")
+            step.end = SOME_PASSED
+            together.append(step)
+    yield together
 
 
 def part_2(files: Path, device: str, dry: bool):

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -102,32 +103,42 @@ def run_step(step: Step, log: Path, environment: dict[str, str], limit: float) -
     return result
 
 
+def run_group(group: list[Step], out: Path, environment, budget: float) -> list[Result]:
+    """Runs steps at the same time. Their logs are out/step_N.txt."""
+    logs = [out / f"step_{i}.txt" for i in range(len(group))]
+
+    def one(step: Step, log: Path) -> Result:
+        log.write_text("")
+        if budget < 1:
+            return Result(step.name, "left out", why="no time left for it")
+        result = run_step(step, log, environment, min(step.limit, budget))
+        text = f"{result.status:>11}  {result.seconds:6.1f} s  {result.name}  {result.why}"
+        print(text, flush=True)
+        return result
+
+    with ThreadPoolExecutor(len(group)) as pool:
+        results = list(pool.map(one, group, logs))
+    with (out / "log.txt").open("a", encoding="utf-8", errors="replace") as all_logs:
+        for result, log in zip(results, logs, strict=True):
+            all_logs.write(f"\n===== {result.name}: {result.status} {result.why}\n")
+            all_logs.write(log.read_text("utf-8", errors="replace")[-200_000:])
+            log.unlink()
+    return results
+
+
 def run_all(steps, out: Path, environment: dict[str, str], budget: float) -> list[Result]:
     """All steps in order, whatever becomes of one. After `budget` seconds the rest is left out.
 
-    `steps` may be a generator whose later steps depend on what earlier ones wrote. results.json and
-    log.txt in `out` are up to date after every step.
+    A list of steps runs at the same time. `steps` may be a generator whose later steps depend on
+    what earlier ones wrote. results.json and log.txt in `out` are up to date after every step.
     """
     started = time.monotonic()
-    results = []
-    whole = out / "log.txt"
-    whole.write_text("")
+    results: list[Result] = []
+    (out / "log.txt").write_text("")
     for step in steps:
         left = budget - (time.monotonic() - started) - 2 * END_AFTER
-        log = out / "step.txt"
-        log.write_text("")
-        if left < 1:
-            result = Result(step.name, "left out", why="no time left for it")
-        else:
-            result = run_step(step, log, environment, min(step.limit, left))
-        results.append(result)
-        print(
-            f"{result.status:>11}  {result.seconds:6.1f} s  {result.name}  {result.why}", flush=True
-        )
-        with whole.open("a", encoding="utf-8", errors="replace") as all_logs:
-            all_logs.write(f"\n===== {step.name}: {result.status} {result.why}\n")
-            all_logs.write(log.read_text("utf-8", errors="replace")[-200_000:])
-        log.unlink(missing_ok=True)
+        group = step if isinstance(step, list) else [step]
+        results += run_group(group, out, environment, left)
         write_json(out / "results.json", results)
     return results
 

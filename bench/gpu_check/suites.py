@@ -1,4 +1,4 @@
-"""Runs a GoogleTest program's suites of devices one by one, each in a process of its own: a crash or a hang in one
+"""Runs a GoogleTest program's suites of devices, each in a process of its own: a crash or a hang in one
 hides no other.
 
 Each has a figure for the number of tests that ran. A suite without one has failed. A suite that fails on a GPU is
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +131,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("program")
     parser.add_argument("--limit", type=float, default=60, help="seconds for a suite")
     parser.add_argument("--seconds", type=float, default=380, help="for all suites and narrowing")
+    parser.add_argument("--jobs", type=int, default=1, help="suites at the same time")
     args = parser.parse_args(arguments)
     end = time.monotonic() + args.seconds
     there = [suite for suite in listed(args.program) if bare(suite) in SUITES]
@@ -137,20 +139,24 @@ def main(arguments: list[str]) -> int:
     if missing:
         print(f"not in {args.program}: {', '.join(missing)}", flush=True)
     passed, ran, wrong = 0, 0, []
-    for suite in there:
+
+    def timed(suite: str) -> tuple[Run, float]:
         start = time.monotonic()
-        found = run(args.program, suite, args.limit, {})
-        print(f"{suite} {found.status} {time.monotonic() - start:.1f} s", flush=True)
-        name = suite.rstrip(".")
-        unit = f"tests, {found.skipped} skipped" if found.skipped else "tests"
-        say(f"suite.{name}.tests", found.ran, unit)
-        ran += found.ran
-        if found.passed:
-            passed += 1
-            continue
-        wrong.append(suite)
-        print(found.said[-4000:], flush=True)
-        say(f"suite.{name}", found.status)
+        return run(args.program, suite, args.limit, {}), time.monotonic() - start
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for suite, (found, seconds) in zip(there, pool.map(timed, there), strict=True):
+            print(f"{suite} {found.status} {seconds:.1f} s", flush=True)
+            name = suite.rstrip(".")
+            unit = f"tests, {found.skipped} skipped" if found.skipped else "tests"
+            say(f"suite.{name}.tests", found.ran, unit)
+            ran += found.ran
+            if found.passed:
+                passed += 1
+                continue
+            wrong.append(suite)
+            print(found.said[-4000:], flush=True)
+            say(f"suite.{name}", found.status)
     if not os.environ.get("TANDEM_TEST_DEVICE", "cpu").startswith("cpu"):
         for suite in wrong:
             narrowed(args.program, suite.rstrip("."), args.limit, end)

@@ -59,6 +59,33 @@ def test_failures_stop_nothing_and_all_is_written_down(run, tmp_path):
     assert "===== crashes" in (tmp_path / "log.txt").read_text()
 
 
+def flat(some_steps):
+    """All steps, those of groups too."""
+    for step in some_steps:
+        yield from step if isinstance(step, list) else [step]
+
+
+def test_steps_of_a_group_run_at_the_same_time(run, tmp_path):
+    """Each of the two waits until the other has started."""
+    code = """
+import pathlib, sys, time
+mine, other = (pathlib.Path(p) for p in sys.argv[1:])
+mine.touch()
+while not other.exists():
+    time.sleep(0.01)
+print('{"name": "%s", "value": 1}' % mine.name)
+"""
+    paths = [str(tmp_path / "first"), str(tmp_path / "second")]
+    group = []
+    for words in (paths, paths[::-1]):
+        step = python(code, limit=30)
+        group.append(Step(Path(words[0]).name, [*step.command, *words], 30))
+    first, second, after = run(group, python("", name="after"))
+    assert [r.status for r in (first, second, after)] == ["ok"] * 3
+    assert first.figures == [{"name": "first", "value": 1}]
+    assert second.figures == [{"name": "second", "value": 1}]
+
+
 def test_a_step_that_hangs_is_ended_with_its_children(run, tmp_path):
     code = f"""
 import subprocess, sys, time
@@ -254,7 +281,7 @@ def test_filters_of_the_sanitizers_match_tests(binaries):
             command = [binaries / "test_torch", "--gtest_list_tests", f"--gtest_filter={part}"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
             assert re.search(r"^  \w", done.stdout, re.M), f"{tool}: {part}"
-    sanitizers = [s for s in judge.part_1(Path("files"), "cuda:0", dry=False) if s.needs]
+    sanitizers = [s for s in flat(judge.part_1(Path("files"), "cuda:0", dry=False)) if s.needs]
     assert [s.name for s in sanitizers] == [f"sanitizer.{tool}" for tool in judge.SANITIZED]
     assert all(s.end == judge.SOME_PASSED for s in sanitizers)
 
@@ -279,7 +306,7 @@ def test_a_dry_run_of_the_folder_for_gpus_needs_none(run, tmp_path):
     program.write_text("#!/bin/sh\necho torch sees CUDA: no, devices: 0\n")
     program.chmod(0o755)
     for device, status in (("cpu:0", "ok"), ("cuda:0", "failed")):
-        (link,) = (s for s in judge.part_1(tmp_path, device, dry=True) if s.name == "link")
+        (link,) = (s for s in flat(judge.part_1(tmp_path, device, dry=True)) if s.name == "link")
         assert [r.status for r in run(link)] == [status]
 
 
@@ -288,7 +315,7 @@ def test_tiny_tensors_are_one_threads():
     for dry, wanted in ((True, {"OMP_NUM_THREADS": "1"}), (False, {})):
         for part in (judge.part_1, judge.part_2):
             found = [
-                s for s in part(Path("files"), "cuda:0", dry) if "bench_device" in s.command[0]
+                s for s in flat(part(Path("files"), "cuda:0", dry)) if "bench_device" in s.command[0]
             ]
             assert found and all(s.environment == wanted for s in found)
 
