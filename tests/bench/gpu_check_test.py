@@ -315,7 +315,9 @@ def test_tiny_tensors_are_one_threads():
     for dry, wanted in ((True, {"OMP_NUM_THREADS": "1"}), (False, {})):
         for part in (judge.part_1, judge.part_2):
             found = [
-                s for s in flat(part(Path("files"), "cuda:0", dry)) if "bench_device" in s.command[0]
+                s
+                for s in flat(part(Path("files"), "cuda:0", dry))
+                if "bench_device" in s.command[0]
             ]
             assert found and all(s.environment == wanted for s in found)
 
