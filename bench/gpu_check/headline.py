@@ -141,8 +141,9 @@ def ours(
     prompts: tuple[int, ...] = (),
 ) -> dict[int, float]:
     """Milliseconds of a step by context, or of a ragged batch by its longest; also says those of many
-    sequences, and of prompts."""
-    tables = ["--table=ragged"] if ragged else ["--table=context", "--table=sequences"]
+    sequences, of several rows of one sequence, and of prompts."""
+    tables = ["ragged"] if ragged else ["context", "sequences", "rows"]
+    tables = [f"--table={name}" for name in tables]
     if prompts:
         tables += ["--table=prefill", f"--most-prompt={max(prompts)}"]
     name = f"{shape}.{blocks}" if blocks else shape
@@ -160,6 +161,8 @@ def ours(
             say(f"{name}.step.ragged_32", ms, "ms")
         elif table == "sequences":
             say(f"{name}.step.sequences_{at}", ms, "ms")
+        elif table == "rows":
+            say(f"{name}.step.rows_{at}", ms, "ms")
         elif table == "prefill":
             say(f"{name}.prefill.{at}", ms, "ms")
             rate = prompt_operations(shape, at) / (ms / 1000) / 1e12
