@@ -150,7 +150,7 @@ def main() -> int:
         wrong.extend(found)
 
     note(refused(args, "unknown_device", "allowed: ", device="cuda:99"))
-    small = f'devices {{ name: "{args.device}" memory_bytes: 1000000 }}'
+    small = f'devices {{ name: "{args.device}" memory_bytes: 10000 }}'
     small += f' devices {{ name: "{args.device}/1" }}'
     note(refused(args, "too_little_memory", "memory", more=small))
     note(full_pools(args))

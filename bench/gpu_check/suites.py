@@ -43,6 +43,9 @@ SUITES = (
     "TreeOfEarlyLayers",
 )
 
+# Suites of many tests, which run in several processes.
+SHARDS = {"Oracle": 4, "LoraBatches": 2, "EncoderDecoder": 2}
+
 # What may be wrong if a suite passes so: kernels that begin before the last has ended, replayed graphs, and launches
 # that are not waited for.
 WAYS = (
@@ -52,9 +55,12 @@ WAYS = (
 )
 
 
+NO_TEST = "no test ran"
+
+
 @dataclass
 class Run:
-    status: str  # "0", another exit status, "out of time", "no test ran"
+    status: str  # "0", another exit status, "out of time", NO_TEST
     said: str
     ran: int = 0
     skipped: int = 0
@@ -110,8 +116,22 @@ def run(program: str, suite: str, limit: float, environment: dict[str, str]) -> 
         results = results_in(report)
     found = Run(str(done.returncode), said, results.count("COMPLETED"), results.count("SKIPPED"))
     if found.passed and found.ran == 0:
-        found.status = "no test ran"
+        found.status = NO_TEST
     return found
+
+
+def shards_of(suite: str) -> list[dict[str, str]]:
+    n = SHARDS.get(bare(suite), 1)
+    return [{"GTEST_TOTAL_SHARDS": str(n), "GTEST_SHARD_INDEX": str(i)} for i in range(n)]
+
+
+def joined(runs: list[Run]) -> Run:
+    """Of a suite's shards. Its status is that of the first shard that failed."""
+    ran, skipped = sum(r.ran for r in runs), sum(r.skipped for r in runs)
+    wrong = [r for r in runs if not r.passed and r.status != NO_TEST]
+    if not wrong and ran == 0:
+        return Run(NO_TEST, "", ran, skipped)
+    return Run(wrong[0].status if wrong else "0", "".join(r.said for r in wrong), ran, skipped)
 
 
 def narrowed(program: str, suite: str, limit: float, end: float) -> None:
@@ -140,13 +160,18 @@ def main(arguments: list[str]) -> int:
         print(f"not in {args.program}: {', '.join(missing)}", flush=True)
     passed, ran, wrong = 0, 0, []
 
-    def timed(suite: str) -> tuple[Run, float]:
+    def timed(suite: str, shard: dict[str, str]) -> tuple[Run, float]:
         start = time.monotonic()
-        return run(args.program, suite, args.limit, {}), time.monotonic() - start
+        return run(args.program, suite, args.limit, shard), time.monotonic() - start
 
     with ThreadPoolExecutor(args.jobs) as pool:
-        for suite, (found, seconds) in zip(there, pool.map(timed, there), strict=True):
-            print(f"{suite} {found.status} {seconds:.1f} s", flush=True)
+        # The longest begin first.
+        order = sorted(there, key=lambda suite: -SHARDS.get(bare(suite), 1))
+        runs = {s: [pool.submit(timed, s, shard) for shard in shards_of(s)] for s in order}
+        for suite in there:
+            parts = [each.result() for each in runs[suite]]
+            found = joined([part for part, _ in parts])
+            print(f"{suite} {found.status} {max(s for _, s in parts):.1f} s", flush=True)
             name = suite.rstrip(".")
             unit = f"tests, {found.skipped} skipped" if found.skipped else "tests"
             say(f"suite.{name}.tests", found.ran, unit)

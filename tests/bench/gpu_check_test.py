@@ -247,6 +247,16 @@ def test_suites_say_how_many_tests_ran_and_are_narrowed(fake_tests, device, monk
     }
 
 
+def test_shards_of_a_suite_are_one_result(fake_tests, monkeypatch, capsys):
+    """Each shard of the fake program runs both tests."""
+    monkeypatch.setattr(suites, "SUITES", ("TorchDevice", "Forward"))
+    monkeypatch.setattr(suites, "SHARDS", {"TorchDevice": 3, "Forward": 2})
+    assert suites.main([fake_tests, "--jobs=2"]) == 1
+    said = {f["name"]: f["value"] for f in steps.figures_of(capsys.readouterr().out)}
+    assert said["suite.TorchDevice.tests"] == 6
+    assert said["suite.Types/Forward.tests"] == 4 and said["suite.Types/Forward"] == "1"
+
+
 def test_a_suite_that_is_gone_fails(fake_tests, monkeypatch, capsys):
     monkeypatch.setattr(suites, "SUITES", ("TorchDevice",))
     assert suites.main([fake_tests]) == 0

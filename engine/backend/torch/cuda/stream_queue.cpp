@@ -3,6 +3,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -139,7 +140,8 @@ class StreamQueue final : public Queue {
   std::shared_ptr<std::byte> host_memory(size_t bytes) override {
     const c10::cuda::CUDAStreamGuard here(stream_);
     const c10::InferenceMode inference;
-    return memory_of(at::empty({static_cast<int64_t>(bytes)},
+    // Zeroed: a graph copies whole areas, also the parts that no array fills.
+    return memory_of(at::zeros({static_cast<int64_t>(bytes)},
                                at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
   }
 

@@ -304,7 +304,7 @@ TEST(TorchDevice, TooMuchMemoryIsResourceExhausted) {
   auto device = *TorchDevice::create({.threads = 1}, shared);
   ASSERT_TRUE(tiny_model().load_into(*device, ModelId(900), 16).ok());
   const absl::Status s = device->allocate_pools(
-      ModelId(900), {.page_rows = 16, .pages = int64_t{1} << 31, .frontier_pages = 0});
+      ModelId(900), {.page_rows = 16, .pages = int64_t{1} << 36, .frontier_pages = 0});
   EXPECT_EQ(s.code(), absl::StatusCode::kResourceExhausted) << s;
 }
 

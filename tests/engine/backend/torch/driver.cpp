@@ -53,7 +53,7 @@ Driver::Driver(const ModelConfig& config, PoolSize size, std::shared_ptr<TorchSh
 }
 
 Driver::Driver(const std::string& directory, int page_rows, int64_t pages)
-    : Driver(ModelConfig{.name = "golden", .path = directory},
+    : Driver(ModelConfig{.name = "golden", .path = directory, .dtype = DType::kFloat32},
              {.page_rows = page_rows, .pages = pages, .frontier_pages = 0}) {}
 
 void Driver::set_up(const PoolSize& size) {
