@@ -273,6 +273,41 @@ def test_parts_leave_time_for_all_their_steps():
         assert sum(limits) <= judge.BUDGET, limits
 
 
+FAKE_NVCC = """#!{python}
+import pathlib, sys
+program = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
+program.write_text("#!/bin/sh\\necho '{{" + '"name": "kernels.failed", "value": "' + "'$1'" + '"' + "}}'\\n")
+program.chmod(0o755)
+sys.exit(0 if pathlib.Path(sys.argv[-1]).exists() else 1)
+"""
+
+
+def test_the_program_of_kernels_is_compiled_where_nvcc_is(run, tmp_path, monkeypatch):
+    (step,) = (s for s in judge.part_2(tmp_path, "cuda:0", dry=True) if s.name == "kernels")
+    assert not [s for s in judge.part_2(tmp_path, "cpu:0", dry=True) if s.name == "kernels"]
+    step.environment = {"PYTHONPATH": str(bundle.ROOT / "bench")}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [r.status for r in run(step)] == ["left out"]
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(FAKE_NVCC.format(python=sys.executable))
+    nvcc.chmod(0o755)
+    assert [r.status for r in run(step)] == ["failed"]  # no sources
+    source = tmp_path / "sources" / bundle.KERNELS
+    source.parent.mkdir(parents=True)
+    source.write_text("")
+    (result,) = run(step)
+    assert result.status == "ok", result.why
+    assert [f["value"] for f in result.figures] == ["--small"]
+
+
+def test_sources_of_the_program_of_kernels_are_whole():
+    names = bundle.sources_of(bundle.KERNELS)
+    assert {"bench/kernels/checks.h", "engine/sampling/row_answer.h"} <= names
+    for name in names:
+        text = (bundle.ROOT / name).read_text()
+        assert not re.search(r'#\s*include [<"](ATen|c10|torch|absl)/', text), name
+
+
 def test_a_dry_run_of_the_folder_for_gpus_needs_none(run, tmp_path):
     program = tmp_path / "bin" / "test_cuda_link"
     program.parent.mkdir()
@@ -309,6 +344,7 @@ def test_the_folder_is_small_and_whole(made):
     assert any(n.startswith("libgrpc++.so") for n in libraries)
     assert not any(n.startswith(("libc.so", "libtorch", "libstdc++")) for n in libraries)
     assert "models/code-large/model.safetensors" in names
+    assert f"sources/{bundle.KERNELS}" in names
     manifest = json.loads((made / "MANIFEST.json").read_text())
     assert set(bundle.PROGRAMS) <= set(manifest["programs"])
 
