@@ -52,42 +52,43 @@ class Graph {
 class Timer {
  public:
   // seconds: of each figure
-  explicit Timer(double seconds) : seconds_(seconds) {
-    need(cudaEventCreate(&begin_), "cudaEventCreate");
-    need(cudaEventCreate(&end_), "cudaEventCreate");
+  explicit Timer(double seconds) : seconds_(seconds), events_(kMostReplays + 1) {
+    for (cudaEvent_t& event : events_) need(cudaEventCreate(&event), "cudaEventCreate");
   }
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
   ~Timer() {
-    static_cast<void>(cudaEventDestroy(begin_));
-    static_cast<void>(cudaEventDestroy(end_));
+    for (const cudaEvent_t event : events_) static_cast<void>(cudaEventDestroy(event));
   }
 
-  // Microseconds of work(), by events around it.
+  // Microseconds of each of n calls of work(), which are queued together, so that the device does
+  // not wait for the host.
   template <class Work>
-  double once(const Work& work) const {
-    need(cudaEventRecord(begin_, stream), "cudaEventRecord");
-    work();
-    need(cudaEventRecord(end_, stream), "cudaEventRecord");
-    finish("a timed launch");
-    float ms = 0;
-    need(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
-    return 1e3 * static_cast<double>(ms);
+  std::vector<double> each(const Work& work, int n) const {
+    record(0);
+    for (int i = 1; i <= n; ++i) {
+      work();
+      record(i);
+    }
+    finish("timed launches");
+    std::vector<double> all;
+    for (int i = 1; i <= n; ++i) {
+      float ms = 0;
+      need(cudaEventElapsedTime(&ms, events_[static_cast<size_t>(i) - 1],
+                                events_[static_cast<size_t>(i)]),
+           "cudaEventElapsedTime");
+      all.push_back(1e3 * static_cast<double>(ms));
+    }
+    return all;
   }
   // Microseconds of a replay: the median.
   double replays(const Graph& graph, int least) const {
-    const auto start = std::chrono::steady_clock::now();
-    const auto spent = [&] {
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    };
-    graph.replay();
-    std::vector<double> each;
-    while (static_cast<int>(each.size()) < least || (spent() < seconds_ && each.size() < 1000)) {
-      each.push_back(once([&] { graph.replay(); }));
-    }
-    std::nth_element(each.begin(), each.begin() + static_cast<int64_t>(each.size()) / 2,
-                     each.end());
-    return each[each.size() / 2];
+    const auto replay = [&] { graph.replay(); };
+    const double one = std::max(1.0, each(replay, 2).back());
+    const double wanted = std::min<double>(seconds_ * 1e6 / one, kMostReplays);
+    std::vector<double> all = each(replay, std::max(least, static_cast<int>(wanted)));
+    std::nth_element(all.begin(), all.begin() + static_cast<int64_t>(all.size()) / 2, all.end());
+    return all[all.size() / 2];
   }
   // Microseconds of a launch: the median over at least five replays and fifty launches of work(i).
   // copies: of the data
@@ -95,9 +96,9 @@ class Timer {
   double launches(const Work& work, int copies) const {
     work(0);
     finish("the first launch");
-    const double one = std::max(1.0, once([&] { work(1); }));
+    const double one = std::max(1.0, each([&] { work(1); }, 2).back());
     const int most = std::max(2, static_cast<int>(seconds_ * 1e6 / 4 / one));
-    const int n = std::min(std::max(20, std::min(copies, 512)), most);
+    const int n = std::min(std::max(100, std::min(copies, 512)), most);
     const Graph graph([&] {
       for (int i = 0; i < n; ++i) {
         work(i);
@@ -108,8 +109,14 @@ class Timer {
   }
 
  private:
+  static constexpr int kMostReplays = 400;
+
+  void record(int i) const {
+    need(cudaEventRecord(events_[static_cast<size_t>(i)], stream), "cudaEventRecord");
+  }
+
   double seconds_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  std::vector<cudaEvent_t> events_;
 };
 
 template <int kDepth>
@@ -160,10 +167,13 @@ class Times {
       report_.put(overlap ? "launch.overlapped" : "launch", us, "us");
     }
     launches_overlap = true;
-    report_.put("launch.and_wait", timer_.once([&] {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kLeastLaunches; ++i) {
       choose(stream, to.ptr(), token.ptr(), chosen.ptr(), 1, nullptr);
-    }),
-                "us");
+      finish("a launch");
+    }
+    const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
+    report_.put("launch.and_wait", 1e6 * all.count() / kLeastLaunches, "us");
   }
 
   template <class Wants>
