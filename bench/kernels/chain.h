@@ -60,13 +60,13 @@ class Chain {
     bool products = true, rope = true, attention = true, ends = true;
   };
 
-  // A sequence for each row, which sees `context` keys.
-  PlacedRows rows_of(int rows, int context) const {
-    RowColumns c = decode_rows(s_, rows, 1, context, 0);
+  // `each` rows of every sequence, the last of which sees `context` keys.
+  PlacedRows rows_of(int sequences, int each, int context) const {
+    RowColumns c = decode_rows(s_, sequences, each, context, 0);
     const int of_one = (context + s_.page_rows - 1) / s_.page_rows;
-    for (int r = 0; r < rows; ++r) {
-      c.slot[static_cast<size_t>(r)] =
-          int64_t{r} * of_one * s_.page_rows + context - 1;  // pages are in order
+    for (size_t r = 0; r < c.slot.size(); ++r) {  // pages are in order
+      const auto sequence = static_cast<int64_t>(r) / each;
+      c.slot[r] = sequence * of_one * s_.page_rows + c.position[r];
     }
     return {std::move(c), pages_, {0}, s_.page_rows};
   }
@@ -183,11 +183,21 @@ class Chain {
   AttentionScratch scratch_;
 };
 
+// Rows of a step: `each` of every sequence.
+struct ChainCase {
+  int sequences, each, context;
+
+  std::string name() const {
+    return "chain.sequences_" + std::to_string(sequences) + ".rows_" + std::to_string(each) +
+           ".context_" + std::to_string(context);
+  }
+};
+
 // Launched or replayed, overlapping or not: the same bits.
-inline void check_chain(Report& report, Chain& chain, int rows, int context) {
-  const std::string name =
-      "chain.rows_" + std::to_string(rows) + ".context_" + std::to_string(context);
-  const PlacedRows placed = chain.rows_of(rows, context);
+inline void check_chain(Report& report, Chain& chain, const ChainCase& of) {
+  const std::string name = of.name();
+  const int rows = of.sequences * of.each;
+  const PlacedRows placed = chain.rows_of(of.sequences, of.each, of.context);
   std::vector<float> first;
   bool same = true;
   for (const bool overlap : {false, true}) {
@@ -221,12 +231,11 @@ inline void check_chain(Report& report, Chain& chain, int rows, int context) {
               std::all_of(first.begin(), first.end(), [](float x) { return std::isfinite(x); }));
 }
 
-inline void time_chain(Report& report, const Timer& timer, double read, Chain& chain, int rows,
-                       int context) {
-  const std::string name =
-      "chain.rows_" + std::to_string(rows) + ".context_" + std::to_string(context);
-  const PlacedRows placed = chain.rows_of(rows, context);
-  const int64_t kv = chain.kv_bytes(int64_t{rows} * context);
+inline void time_chain(Report& report, const Timer& timer, double read, Chain& chain,
+                       const ChainCase& of) {
+  const std::string name = of.name();
+  const PlacedRows placed = chain.rows_of(of.sequences, of.each, of.context);
+  const int64_t kv = chain.kv_bytes(int64_t{of.sequences} * of.context);
   const auto put = [&](const std::string& what, int64_t bytes, int blocks,
                        const Chain::Parts& parts) {
     const Graph graph([&] { chain.launch_step(placed.view(), blocks, parts); });
@@ -244,11 +253,11 @@ inline void time_chain(Report& report, const Timer& timer, double read, Chain& c
   for (const int blocks : {2, 3, 6, 8}) {
     put(".blocks_" + std::to_string(blocks), weights + kv, blocks, {});
   }
-  if (rows != 1) return;
   put(".without_attention", weights, 4, {.attention = false});
   put(".products_alone", weights, 4, {.rope = false, .attention = false});
   put(".attention_alone", kv, 4, {.products = false, .rope = false, .ends = false});
   put(".rope_alone", 0, 4, {.products = false, .attention = false, .ends = false});
+  put(".ends_alone", 0, 4, {.products = false, .rope = false, .attention = false});
 }
 
 }  // namespace tandem::cuda::program

@@ -14,6 +14,7 @@
 // with unit "bool" must be 1. The exit status is 1 if a check fails, and 2 if an option is wrong.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -120,12 +121,12 @@ int run(const Options& o) {
     const int keys = std::max(Chain::kMostRows * context, most);
     const int64_t pages = keys / shape.page_rows + Chain::kMostRows;
     Chain chain(shape, o.small ? 2 : 32, pages, o.seed + 700);
-    for (const int rows : {1, 4, 16}) {
-      if (o.check) check_chain(report, chain, rows, context);
-      if (o.time) time_chain(report, times.timer(), times.read(), chain, rows, context);
+    const ChainCase cases[] = {
+        {1, 1, context}, {1, 1, most}, {1, 8, context}, {4, 1, context}, {16, 1, context}};
+    for (const ChainCase& one : cases) {
+      if (o.check) check_chain(report, chain, one);
+      if (o.time) time_chain(report, times.timer(), times.read(), chain, one);
     }
-    if (o.check) check_chain(report, chain, 1, most);
-    if (o.time) time_chain(report, times.timer(), times.read(), chain, 1, most);
   }
   report.put("failed", static_cast<double>(report.wrong.size()), "checks");
   for (const std::string& name : report.wrong) {

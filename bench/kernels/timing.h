@@ -19,6 +19,7 @@ namespace tandem::cuda::program {
 
 inline constexpr int64_t kBetween = int64_t{256} << 20;  // bytes read between two uses of a copy
 inline constexpr int kLeastLaunches = 50;
+inline constexpr double kLong = 5000;  // microseconds
 
 // Copies of `bytes` that calls use in turn.
 inline int copies_of(int64_t bytes) {
@@ -90,8 +91,8 @@ class Timer {
     std::nth_element(all.begin(), all.begin() + static_cast<int64_t>(all.size()) / 2, all.end());
     return all[all.size() / 2];
   }
-  // Microseconds of a launch: the median over at least five replays and fifty launches of work(i).
-  // copies: of the data
+  // Microseconds of a launch: the median over at least five replays and fifty launches of work(i),
+  // ten if one takes long. copies: of the data
   template <class Work>
   double launches(const Work& work, int copies) const {
     work(0);
@@ -105,7 +106,8 @@ class Timer {
         launched("a captured launch");
       }
     });
-    return replays(graph, std::max(5, (kLeastLaunches + n - 1) / n)) / n;
+    const int least = one > kLong ? kLeastLaunches / 5 : kLeastLaunches;
+    return replays(graph, std::max(5, (least + n - 1) / n)) / n;
   }
 
  private:

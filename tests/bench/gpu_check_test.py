@@ -110,6 +110,8 @@ def test_every_expectation_names_a_figure_that_there_is():
     names |= {f"1b.launches.{way}" for way in headline.WAYS}
     names |= {"7b.ratio.eager", "7b.ratio.compiled"}
     names |= {"7b.step.ragged_32", "7b.ragged_32.ratio.eager"}
+    names |= {"kernels.failed", "kernels.product.down.rows_16"}
+    names |= {"kernels.chain.sequences_1.rows_1.context_256"}
     names |= {"7b.graphs.refused", "7b.prefill.512", "7b.prefill.4096"}
     names |= {"product.o.difference", "packed.head.difference"}
     names |= {"lora.down.rank_64.rows_16.difference"}
@@ -274,11 +276,13 @@ def test_parts_leave_time_for_all_their_steps():
 
 
 FAKE_NVCC = """#!{python}
-import pathlib, sys
-program = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
-program.write_text("#!/bin/sh\\necho '{{" + '"name": "kernels.failed", "value": "' + "'$1'" + '"' + "}}'\\n")
-program.chmod(0o755)
-sys.exit(0 if pathlib.Path(sys.argv[-1]).exists() else 1)
+import os, sys
+program = sys.argv[sys.argv.index("-o") + 1]
+code = "import json, sys; print(json.dumps(dict(name='options', value=sys.argv[1])))"
+with open(program, "w") as out:
+    print("#!" + sys.executable, code, sep=chr(10), file=out)
+os.chmod(program, 0o755)
+sys.exit(0 if os.path.exists(sys.argv[-1]) else 1)
 """
 
 
