@@ -38,6 +38,7 @@ constexpr char kHelp[] =
     "  --only=NAME    parts whose names begin so: elementwise, rope, readout, product.qkv,\n"
     "                 blocks.q4_k, attention, chain; repeatable\n"
     "  --seconds=S    of each time (0.02)\n"
+    "  --overlap=0|1  whether launches overlap (as the engine's)\n"
     "  --seed=N       of the random numbers (a fresh one, which is printed)\n"
     "  --small        small shapes, for compute-sanitizer\n";
 
@@ -75,6 +76,8 @@ bool parse(int argc, char** argv, Options& o) {
     } else if (word.rfind("--seconds=", 0) == 0 && !value.empty()) {
       o.seconds = std::strtod(value.c_str(), &end);
       if (*end != 0 || !(o.seconds > 0 && o.seconds <= 60)) return false;
+    } else if (word == "--overlap=0" || word == "--overlap=1") {
+      launches_overlap = value == "1";
     } else if (word.rfind("--seed=", 0) == 0 && !value.empty()) {
       o.seed = std::strtoull(value.c_str(), &end, 10);
       if (*end != 0) return false;

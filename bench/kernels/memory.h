@@ -133,6 +133,7 @@ class Buffer {
   Buffer(int64_t n, uint64_t seed, float scale) : Buffer(numbers<T>(n, seed, scale)) {}
 
   int64_t size() const { return array_.size(); }
+  size_t bytes() const { return static_cast<size_t>(size()) * sizeof(T); }
   Ptr<T> ptr() const { return array_.ptr(); }
   T* raw() const { return reinterpret_cast<T*>(ptr().memory()->base()); }
   void poison() { std::memset(ptr().memory()->base(), 0xff, ptr().memory()->bytes()); }
