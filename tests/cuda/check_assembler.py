@@ -61,6 +61,7 @@ IN_FLIGHT = {"product_kernel": 8, "block_product_kernel": 6, "unpack_blocks_kern
 REGISTERS_THERE, THREADS_THERE, SHARED_THERE, BLOCKS_THERE = 65536, 2048, 227 * 1024, 32
 THREADS = {"attention_kernel": 128, "merge_kernel": 128}  # of a thread block; others: 256
 RESIDENT = {"product_kernel": 2, "block_product_kernel": 2}  # thread blocks, at least
+SIZES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}  # bytes of a load; others: 4
 LATENCY = 0.8e-6  # seconds of a read, an estimate
 BANDWIDTH = 4.4e12 / 132  # bytes a second and multiprocessor
 
@@ -130,17 +131,20 @@ def registers_of(operand, count):
 
 
 def in_flight(code):
-    """Loads of 16 bytes on their way at once: the most before an instruction that reads one of their registers."""
-    most, waiting = 0, []
+    """Loads on their way at once: the most bytes, and the most loads of 16 bytes, before an instruction that reads
+    one of their registers."""
+    most_bytes, most_wide, waiting = 0, 0, []
     for name, operands in code:
         target, _, rest = operands.partition(",")
         read = {int(r) for r in re.findall(r"\bR(\d+)\b", rest)}
-        if any(read & one for one in waiting):
+        if any(read & one for one, _ in waiting):
             waiting = []
-        if name.startswith("LDG") and ".128" in name:
-            waiting.append(registers_of(target, 4))
-            most = max(most, len(waiting))
-    return most
+        if name.startswith("LDG"):
+            size = next((n for part, n in SIZES.items() if part in name.split(".")), 4)
+            waiting.append((registers_of(target, -(-size // 4)), size))
+            most_bytes = max(most_bytes, sum(n for _, n in waiting))
+            most_wide = max(most_wide, sum(n == 16 for _, n in waiting))
+    return most_bytes, most_wide
 
 
 def check_machine_code(sass, report):
@@ -170,7 +174,7 @@ def check_machine_code(sass, report):
         early = [n for n in names[:wait] if re.match(r"(LDG|STG|ATOM|RED|LD\.|ST\.)", n)]
         if early:
             wrong.append(f"{name}: {early[0]} before the wait")
-        loads = in_flight(code)
+        size, loads = in_flight(code)
         if loads < IN_FLIGHT.get(name, 0):
             wrong.append(f"{name}: {loads} loads in flight; needed: {IN_FLIGHT[name]}")
         blocks = resident(name, *used.get(symbol, (255, 0)))
@@ -181,10 +185,10 @@ def check_machine_code(sass, report):
         }
         counted = ", ".join(f"{count} {n}" for n, count in counts.items() if count)
         # Bytes in flight / latency, of the bandwidth: an upper bound of what a kernel reaches.
-        reach = min(1.0, loads * 16 * THREADS.get(name, 256) * blocks / LATENCY / BANDWIDTH)
+        reach = min(1.0, size * THREADS.get(name, 256) * blocks / LATENCY / BANDWIDTH)
         print(
-            f"{name:24} {len(code):5} instructions, {loads} loads in flight, {blocks} blocks resident:"
-            f" at most {100 * reach:.0f} % of the bandwidth; {counted}"
+            f"{name:24} {len(code):5} instructions, {size:3} bytes in flight, {blocks} blocks resident:"
+            f" at most {100 * reach:.0f} % of the bandwidth{'; ' if counted else ''}{counted}"
         )
     return wrong
 
