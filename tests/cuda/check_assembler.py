@@ -7,6 +7,7 @@ if there is one.
 """
 
 import contextlib
+import functools
 import re
 import sys
 from pathlib import Path
@@ -59,19 +60,27 @@ READ_ONLY = {
 IN_FLIGHT = {"product_kernel": 8, "block_product_kernel": 6, "unpack_blocks_kernel": 3}
 # A multiprocessor of compute capability 9.0.
 REGISTERS_THERE, THREADS_THERE, SHARED_THERE, BLOCKS_THERE = 65536, 2048, 227 * 1024, 32
-THREADS = {"attention_kernel": 128, "merge_kernel": 128}  # of a thread block; others: 256
+THREADS = {
+    "attention_kernel": "kAttentionThreads",
+    "merge_kernel": "kAttentionThreads",
+    "answer_rows_kernel": "kReadThreads",
+    "choose_kernel": "kReadThreads",
+}  # of a thread block; others: kThreads
+HEADERS = Path(__file__).resolve().parents[2] / "engine/backend/torch/cuda/kernels"
 RESIDENT = {"product_kernel": 2, "block_product_kernel": 2}  # thread blocks, at least
 SIZES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}  # bytes of a load; others: 4
 LATENCY = 0.8e-6  # seconds of a read, an estimate
 BANDWIDTH = 4.4e12 / 132  # bytes a second and multiprocessor
 
 
-HEADERS = Path(__file__).resolve().parents[2] / "engine/backend/torch/cuda/kernels"
+@functools.cache
+def headers():
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(HEADERS.glob("*.h")))
 
 
 def kernels_of_headers():
     """Names of all kernels there are."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in HEADERS.glob("*.h"))
+    text = headers()
     return set(re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\)\s*)?(\w+)\(", text))
 
 
@@ -104,9 +113,14 @@ def resources(report):
     return found
 
 
+def threads_of(name):
+    constant = THREADS.get(name, "kThreads")
+    return int(re.search(rf"constexpr int {constant} = (\d+);", headers())[1])
+
+
 def resident(name, registers, shared):
     """Thread blocks that a multiprocessor runs at once."""
-    threads = THREADS.get(name, 256)
+    threads = threads_of(name)
     by_registers = REGISTERS_THERE // (threads * -(-registers // 8) * 8)
     return min(
         BLOCKS_THERE, THREADS_THERE // threads, by_registers, SHARED_THERE // (shared + 1024)
@@ -167,25 +181,27 @@ def check_machine_code(sass, report):
         tensor = "HMMA" if name == "product_kernel" else "IMMA"
         if name in TENSOR_CORES and not any(n.startswith(tensor) for n in names):
             wrong.append(f"{name}: no {tensor}")
-        # Also the order matters: this one, then all accesses to device memory.
+        # Before it, a kernel may access constant memory only.
         wait = names.index("ACQBULK") if "ACQBULK" in names else len(names)
         if wait == len(names):
             wrong.append(f"{name}: does not wait for the launch before")
         early = [n for n in names[:wait] if re.match(r"(LDG|STG|ATOM|RED|LD\.|ST\.)", n)]
+        early = [n for n in early if n not in READ_ONLY.get(name, ())]
         if early:
             wrong.append(f"{name}: {early[0]} before the wait")
         size, loads = in_flight(code)
         if loads < IN_FLIGHT.get(name, 0):
             wrong.append(f"{name}: {loads} loads in flight; needed: {IN_FLIGHT[name]}")
         blocks = resident(name, *used.get(symbol, (255, 0)))
-        if blocks < RESIDENT.get(name, 1):
-            wrong.append(f"{name}: {blocks} resident thread blocks; needed: {RESIDENT[name]}")
+        least = RESIDENT.get(name, 1)
+        if blocks < least:
+            wrong.append(f"{name}: {blocks} resident thread blocks; needed: {least}")
         counts = {
             n: sum(one.split(".")[0] == n for one in names) for n in ("LDS", "FFMA", "HMMA", "IMMA")
         }
         counted = ", ".join(f"{count} {n}" for n, count in counts.items() if count)
         # Bytes in flight / latency, of the bandwidth: an upper bound of what a kernel reaches.
-        reach = min(1.0, size * THREADS.get(name, 256) * blocks / LATENCY / BANDWIDTH)
+        reach = min(1.0, size * threads_of(name) * blocks / LATENCY / BANDWIDTH)
         print(
             f"{name:24} {len(code):5} instructions, {size:3} bytes in flight, {blocks} blocks resident:"
             f" at most {100 * reach:.0f} % of the bandwidth{'; ' if counted else ''}{counted}"
@@ -274,6 +290,8 @@ def self_test_of_machine_code():
     assert not wrong({}), wrong({})
     assert wrong({"norm_kernel": other[:1] + other[2:]}), "no wait"
     assert wrong({"norm_kernel": [other[0], other[2], other[1]]}), "an early load"
+    assert not wrong({"product_kernel": [product[0], *product[2:10], product[1], product[10]]})
+    assert wrong({"product_kernel": [other[2], *product]}), "an early load of rows"
     assert wrong({"norm_kernel": [*other, "LDG.E.CONSTANT R4, desc[UR4][R2.64]"]})
     assert wrong({"norm_kernel": [*other, "STL [R1], R4"]})
     assert wrong({"product_kernel": codes["block_product_kernel"]}), "no HMMA"
