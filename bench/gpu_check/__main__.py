@@ -112,11 +112,14 @@ def part_2(files: Path, device: str, dry: bool):
     command = [str(files / "bin" / "bench_device"), f"--device={device}"]
     command += ["--small", "--seconds=0.0001"] if dry else ["--seconds=0.2"]
     alone = ALONE if dry else {}
-    yield Step("products", [*command, "--only=products"], 150, environment=alone)
+    if not device.startswith("cpu"):
+        kernels = module("kernels", str(files / "sources"), *(["--small"] if dry else []))
+        yield Step("kernels", kernels, 100, needs="nvcc")
+    yield Step("products", [*command, "--only=products"], 110, environment=alone)
     threads = f"--threads={len(os.sched_getaffinity(0))}"  # the CPU's products beside the device's
-    yield Step("blocks", [*command, "--only=blocks", threads], 120, environment=alone)
+    yield Step("blocks", [*command, "--only=blocks", threads], 100, environment=alone)
     few = [*command, "--only=attention", "--only=loras"]
-    yield Step("attention", few, 100, environment=alone)
+    yield Step("attention", few, 70, environment=alone)
     step = module("headline", f"--program={files / 'bin' / 'bench_step'}", f"--device={device}")
     tiny = ["--shape=tiny", "--seconds=0.01", "--context=64"]
     words = tiny if dry else ["--shape=1b", "--context=256"]

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ["test_torch", "bench_device", "bench_step", "tandem-server", "tandem"]
 OF_CUDA = ["test_cuda_link"]  # where the build has them
 DATA = ["tests/data", "models/code-large", "models/code-large-bita", "models/code-small"]
+KERNELS = "bench/kernels/gpu_kernels.cu"  # compiled on the node, with all that it includes
+INCLUDE = re.compile(r'^\s*#\s*include "((?:bench|engine)/[^"]+)"', re.MULTILINE)
 LIMIT = 60  # MiB
 PAYLOAD = "payload.tar.xz"  # what ./run unpacks beside it
 # Libraries of the node. The loader refuses C and C++ libraries older than Debian 12's.
@@ -56,8 +58,18 @@ def size(folder: Path) -> int:
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
 
 
+def sources_of(path: str) -> set[str]:
+    """A source, and the headers of this repository that it includes, without those of tests."""
+    found, new = set(), {path}
+    while new:
+        one = new.pop()
+        found.add(one)
+        new |= set(INCLUDE.findall((ROOT / one).read_text())) - found
+    return found
+
+
 def fill(binaries: Path, out: Path) -> list[str]:
-    """Programs, libraries and data; the programs' names."""
+    """Programs, libraries, data and sources; the programs' names."""
     (out / "bin").mkdir()
     (out / "lib").mkdir()
     names = PROGRAMS + [n for n in OF_CUDA if (binaries / n).exists()]
@@ -71,6 +83,10 @@ def fill(binaries: Path, out: Path) -> list[str]:
         strip(out / "bin" / name)
     for name in DATA:
         shutil.copytree(ROOT / name, out / name)
+    for name in sorted(sources_of(KERNELS)):
+        to = out / "sources" / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, to)
     return names
 
 

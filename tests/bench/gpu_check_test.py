@@ -137,6 +137,8 @@ def test_every_expectation_names_a_figure_that_there_is():
     names |= {f"1b.launches.{way}" for way in headline.WAYS}
     names |= {"7b.ratio.eager", "7b.ratio.compiled"}
     names |= {"7b.step.ragged_32", "7b.ragged_32.ratio.eager"}
+    names |= {"kernels.failed", "kernels.product.down.rows_16"}
+    names |= {"kernels.chain.sequences_1.rows_1.context_256"}
     names |= {"7b.graphs.refused", "7b.prefill.512", "7b.prefill.4096"}
     names |= {"product.o.difference", "packed.head.difference"}
     names |= {"lora.down.rank_64.rows_16.difference"}
@@ -310,6 +312,43 @@ def test_parts_leave_time_for_all_their_steps():
         assert sum(limits) <= judge.BUDGET, limits
 
 
+FAKE_NVCC = """#!{python}
+import os, sys
+program = sys.argv[sys.argv.index("-o") + 1]
+code = "import json, sys; print(json.dumps(dict(name='options', value=sys.argv[1])))"
+with open(program, "w") as out:
+    print("#!" + sys.executable, code, sep=chr(10), file=out)
+os.chmod(program, 0o755)
+sys.exit(0 if os.path.exists(sys.argv[-1]) else 1)
+"""
+
+
+def test_the_program_of_kernels_is_compiled_where_nvcc_is(run, tmp_path, monkeypatch):
+    (step,) = (s for s in judge.part_2(tmp_path, "cuda:0", dry=True) if s.name == "kernels")
+    assert not [s for s in judge.part_2(tmp_path, "cpu:0", dry=True) if s.name == "kernels"]
+    step.environment = {"PYTHONPATH": str(bundle.ROOT / "bench")}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [r.status for r in run(step)] == ["left out"]
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(FAKE_NVCC.format(python=sys.executable))
+    nvcc.chmod(0o755)
+    assert [r.status for r in run(step)] == ["failed"]  # no sources
+    source = tmp_path / "sources" / bundle.KERNELS
+    source.parent.mkdir(parents=True)
+    source.write_text("")
+    (result,) = run(step)
+    assert result.status == "ok", result.why
+    assert [f["value"] for f in result.figures] == ["--small"]
+
+
+def test_sources_of_the_program_of_kernels_are_whole():
+    names = bundle.sources_of(bundle.KERNELS)
+    assert {"bench/kernels/checks.h", "engine/sampling/row_answer.h"} <= names
+    for name in names:
+        text = (bundle.ROOT / name).read_text()
+        assert not re.search(r'#\s*include [<"](ATen|c10|torch|absl)/', text), name
+
+
 def test_a_dry_run_of_the_folder_for_gpus_needs_none(run, tmp_path):
     program = tmp_path / "bin" / "test_cuda_link"
     program.parent.mkdir()
@@ -348,6 +387,7 @@ def test_the_folder_is_small_and_whole(made):
     assert any(n.startswith("libgrpc++.so") for n in libraries)
     assert not any(n.startswith(("libc.so", "libtorch", "libstdc++")) for n in libraries)
     assert "models/code-large/model.safetensors" in names
+    assert f"sources/{bundle.KERNELS}" in names
     manifest = json.loads((made / "MANIFEST.json").read_text())
     assert set(bundle.PROGRAMS) <= set(manifest["programs"])
 

@@ -1,8 +1,13 @@
-"""What the assembler makes of the kernels that every step runs: no spills, no local memory, wide loads.
+"""What the assembler makes of all kernels: no spills, no local memory, wide loads, loads in flight.
 
-Usage: check_assembler.py PTX REPORT      the compiler's text of kernels.cu, and what ptxas -v says of it
+Usage: check_assembler.py PTX REPORT [SASS]
+
+PTX is the compiler's text of kernels.cu, REPORT what ptxas -v says of it. SASS is nvdisasm's text of the machine code,
+if there is one.
 """
 
+import contextlib
+import functools
 import re
 import sys
 from pathlib import Path
@@ -36,7 +41,47 @@ KERNELS = {
     "unpack_blocks_kernel",
     "choose_kernel",
     "answer_rows_kernel",
+    "embed_kernel",
+    "scale_rows_kernel",
+    "add_positions_kernel",
+    "norm_heads_kernel",
+    "activate_kernel",
+    "pack_kernel",
 }
+# Loads through the read-only path are of memory that no kernel writes: weights, which are also loaded before the wait.
+# A compiler's own such load would read old rows where launches overlap. Sine and cosine read a table of the program.
+READ_ONLY = {
+    "product_kernel": {"LDG.E.NA.128.CONSTANT"},
+    "block_product_kernel": {"LDG.E.NA.128.CONSTANT"},
+    "unpack_blocks_kernel": {"LDG.E.NA.128.CONSTANT"},
+    "rope_and_store_kernel": {"LDG.E.CONSTANT", "LDG.E.64.CONSTANT"},
+}
+# Loads of 16 bytes that a thread has on their way before it needs the first, at least.
+IN_FLIGHT = {"product_kernel": 8, "block_product_kernel": 6, "unpack_blocks_kernel": 3}
+# A multiprocessor of compute capability 9.0.
+REGISTERS_THERE, THREADS_THERE, SHARED_THERE, BLOCKS_THERE = 65536, 2048, 227 * 1024, 32
+THREADS = {
+    "attention_kernel": "kAttentionThreads",
+    "merge_kernel": "kAttentionThreads",
+    "answer_rows_kernel": "kReadThreads",
+    "choose_kernel": "kReadThreads",
+}  # of a thread block; others: kThreads
+HEADERS = Path(__file__).resolve().parents[2] / "engine/backend/torch/cuda/kernels"
+RESIDENT = {"product_kernel": 2, "block_product_kernel": 2}  # thread blocks, at least
+SIZES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}  # bytes of a load; others: 4
+LATENCY = 0.8e-6  # seconds of a read, an estimate
+BANDWIDTH = 4.4e12 / 132  # bytes a second and multiprocessor
+
+
+@functools.cache
+def headers():
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(HEADERS.glob("*.h")))
+
+
+def kernels_of_headers():
+    """Names of all kernels there are."""
+    text = headers()
+    return set(re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\)\s*)?(\w+)\(", text))
 
 
 def kernel_of(symbol):
@@ -56,6 +101,112 @@ def reported(report):
         registers = int(re.search(r"Used (\d+) registers", part)[1])
         found.append((kernel_of(part.split("'")[0]), stack, stores, loads, registers))
     return found
+
+
+def resources(report):
+    """Registers and bytes of shared memory of each instance, by symbol."""
+    found = {}
+    for part in report.split("Compiling entry function '")[1:]:
+        shared = re.search(r"(\d+) bytes smem", part)
+        registers = int(re.search(r"Used (\d+) registers", part)[1])
+        found[part.split("'")[0]] = registers, int(shared[1]) if shared else 0
+    return found
+
+
+def threads_of(name):
+    constant = THREADS.get(name, "kThreads")
+    return int(re.search(rf"constexpr int {constant} = (\d+);", headers())[1])
+
+
+def resident(name, registers, shared):
+    """Thread blocks that a multiprocessor runs at once."""
+    threads = threads_of(name)
+    by_registers = REGISTERS_THERE // (threads * -(-registers // 8) * 8)
+    return min(
+        BLOCKS_THERE, THREADS_THERE // threads, by_registers, SHARED_THERE // (shared + 1024)
+    )
+
+
+INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[\dT]+\s+)?([A-Z][\w.]*)([^;]*);", re.M
+)
+
+
+def machine_code(sass):
+    """The instructions of each instance, by symbol, each with its operands."""
+    parts = re.split(r"\n\s*\.section\s+\.text\.", sass)[1:]
+    return {part.split(",")[0]: INSTRUCTION.findall(part) for part in parts}
+
+
+def registers_of(operand, count):
+    """R8 and its successors."""
+    first = re.match(r"\s*R(\d+)\b", operand)
+    return {int(first[1]) + i for i in range(count)} if first else set()
+
+
+def in_flight(code):
+    """Loads on their way at once: the most bytes, and the most loads of 16 bytes, before an instruction that reads
+    one of their registers."""
+    most_bytes, most_wide, waiting = 0, 0, []
+    for name, operands in code:
+        target, _, rest = operands.partition(",")
+        read = {int(r) for r in re.findall(r"\bR(\d+)\b", rest)}
+        if any(read & one for one, _ in waiting):
+            waiting = []
+        if name.startswith("LDG"):
+            size = next((n for part, n in SIZES.items() if part in name.split(".")), 4)
+            waiting.append((registers_of(target, -(-size // 4)), size))
+            most_bytes = max(most_bytes, sum(n for _, n in waiting))
+            most_wide = max(most_wide, sum(n == 16 for _, n in waiting))
+    return most_bytes, most_wide
+
+
+def check_machine_code(sass, report):
+    wrong = []
+    found = machine_code(sass)
+    used = resources(report)
+    if found.keys() != used.keys():
+        wrong.append(
+            f"the machine code and the report differ: {sorted(found.keys() ^ used.keys())}"
+        )
+    for symbol, code in sorted(found.items(), key=lambda one: (kernel_of(one[0]), one[0])):
+        name = kernel_of(symbol)
+        names = [n for n, _ in code]
+        local = sum(n.startswith(("LDL", "STL")) for n in names)
+        if local and name not in STACK:
+            wrong.append(f"{name}: {local} accesses to local memory")
+        for n in sorted({n for n in names if n.startswith("LDG") and "CONSTANT" in n}):
+            if n not in READ_ONLY.get(name, ()):
+                wrong.append(f"{name}: {n} of memory that a kernel may have written")
+        tensor = "HMMA" if name == "product_kernel" else "IMMA"
+        if name in TENSOR_CORES and not any(n.startswith(tensor) for n in names):
+            wrong.append(f"{name}: no {tensor}")
+        # Before it, a kernel may access constant memory only.
+        wait = names.index("ACQBULK") if "ACQBULK" in names else len(names)
+        if wait == len(names):
+            wrong.append(f"{name}: does not wait for the launch before")
+        early = [n for n in names[:wait] if re.match(r"(LDG|STG|ATOM|RED|LD\.|ST\.)", n)]
+        early = [n for n in early if n not in READ_ONLY.get(name, ())]
+        if early:
+            wrong.append(f"{name}: {early[0]} before the wait")
+        size, loads = in_flight(code)
+        if loads < IN_FLIGHT.get(name, 0):
+            wrong.append(f"{name}: {loads} loads in flight; needed: {IN_FLIGHT[name]}")
+        blocks = resident(name, *used.get(symbol, (255, 0)))
+        least = RESIDENT.get(name, 1)
+        if blocks < least:
+            wrong.append(f"{name}: {blocks} resident thread blocks; needed: {least}")
+        counts = {
+            n: sum(one.split(".")[0] == n for one in names) for n in ("LDS", "FFMA", "HMMA", "IMMA")
+        }
+        counted = ", ".join(f"{count} {n}" for n, count in counts.items() if count)
+        # Bytes in flight / latency, of the bandwidth: an upper bound of what a kernel reaches.
+        reach = min(1.0, size * threads_of(name) * blocks / LATENCY / BANDWIDTH)
+        print(
+            f"{name:24} {len(code):5} instructions, {size:3} bytes in flight, {blocks} blocks resident:"
+            f" at most {100 * reach:.0f} % of the bandwidth{'; ' if counted else ''}{counted}"
+        )
+    return wrong
 
 
 def bodies(ptx):
@@ -115,10 +266,53 @@ def self_test():
     assert check(ptx, good.replace("gate_kernel", "other"))
 
 
+def self_test_of_machine_code():
+    """As self_test(), of the machine code."""
+    head = '\n\t.section\t.text._Z11{}I,"ax"\n'
+    one = "        /*0{:03x}0*/                   {} ;\n"
+
+    def text(name, lines):
+        return head.format(name) + "".join(one.format(i, line) for i, line in enumerate(lines))
+
+    loads = [f"LDG.E.NA.128.CONSTANT R{8 + 4 * i}, desc[UR4][R2.64]" for i in range(8)]
+    product = ["PREEXIT", "ACQBULK", *loads, "HMMA.16816.F32.BF16 R4, R8, R2, R4"]
+    other = ["PREEXIT", "ACQBULK", "LDG.E R4, desc[UR4][R2.64]", "EXIT"]
+    codes = {name: list(other) for name in KERNELS}
+    codes |= {"product_kernel": product, "unpack_blocks_kernel": product}
+    codes["block_product_kernel"] = [*product[:-1], "IMMA.16832.U8.S8 R4, R8, R2, R4"]
+    line = "ptxas info : Compiling entry function '_Z11{}I' for 'sm_90a'\n 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nptxas info : Used {} registers, {} bytes smem\n"
+
+    def wrong(changed, registers=64, shared=1024):
+        report = "".join(line.format(k, registers, shared) for k in sorted(KERNELS))
+        whole = "".join(text(k, v) for k, v in sorted({**codes, **changed}.items()))
+        return check_machine_code(whole, report)
+
+    assert not wrong({}), wrong({})
+    assert wrong({"norm_kernel": other[:1] + other[2:]}), "no wait"
+    assert wrong({"norm_kernel": [other[0], other[2], other[1]]}), "an early load"
+    assert not wrong({"product_kernel": [product[0], *product[2:10], product[1], product[10]]})
+    assert wrong({"product_kernel": [other[2], *product]}), "an early load of rows"
+    assert wrong({"norm_kernel": [*other, "LDG.E.CONSTANT R4, desc[UR4][R2.64]"]})
+    assert wrong({"norm_kernel": [*other, "STL [R1], R4"]})
+    assert wrong({"product_kernel": codes["block_product_kernel"]}), "no HMMA"
+    early = [*product[:6], "FADD R1, R8, R9", *product[6:]]
+    assert wrong({"product_kernel": early}), "needs a load before the others are on their way"
+    assert wrong({}, registers=168), "too few thread blocks"
+    assert wrong({}, shared=120 << 10), "too few thread blocks"
+    del codes["gate_kernel"]
+    assert wrong({})
+
+
 def main():
-    self_test()
-    print()
-    wrong = check(*(Path(path).read_text(encoding="utf-8") for path in sys.argv[1:3]))
+    with contextlib.redirect_stdout(None):
+        self_test()
+        self_test_of_machine_code()
+    texts = [Path(path).read_text(encoding="utf-8") for path in sys.argv[1:]]
+    wrong = check(*texts[:2])
+    if kernels_of_headers() != KERNELS:
+        wrong.append(f"not in KERNELS, or not there: {sorted(kernels_of_headers() ^ KERNELS)}")
+    if len(texts) > 2:
+        wrong += check_machine_code(texts[2], texts[1])
     print("\n".join(wrong))
     return 1 if wrong else 0
 

@@ -1,4 +1,4 @@
-// The kernels that every step runs, for the assembler's report (check_assembler.py).
+// All kernels, for the assembler's report (check_assembler.py).
 #include "engine/backend/torch/cuda/kernels/attention.h"
 #include "engine/backend/torch/cuda/kernels/elementwise.h"
 #include "engine/backend/torch/cuda/kernels/lora.h"
@@ -15,6 +15,18 @@ template __global__ void merge_kernel<BFloat16>(
     const __grid_constant__ AttentionArguments<BFloat16>);
 template __global__ void norm_kernel<false, BFloat16, float, float>(BFloat16*, const float*,
                                                                     NormArguments<float>, int64_t);
+template __global__ void norm_kernel<true, float, BFloat16, float>(float*, const BFloat16*,
+                                                                   NormArguments<float>, int64_t);
+template __global__ void norm_heads_kernel<BFloat16, float>(BFloat16*, int64_t,
+                                                            NormArguments<float>, int);
+template __global__ void embed_kernel<BFloat16, float>(float*, const BFloat16*, const int32_t*,
+                                                       int64_t);
+template __global__ void scale_rows_kernel<float>(float*, const int32_t*, float, int64_t);
+template __global__ void add_positions_kernel<BFloat16, float>(float*, const BFloat16*,
+                                                               const int32_t*, const int32_t*,
+                                                               int64_t);
+template __global__ void activate_kernel<BFloat16, float>(BFloat16*, int64_t, Activation);
+template __global__ void pack_kernel<BFloat16>(BFloat16*, const BFloat16*, PackedShape);
 template __global__ void rope_and_store_kernel<BFloat16, float>(BFloat16*, RowView,
                                                                 PagedHeads<BFloat16>,
                                                                 Rotation<float>);
