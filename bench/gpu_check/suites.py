@@ -35,6 +35,7 @@ SUITES = (
     "MaskRowsRead",
     "Oracle",
     "Platforms",
+    "PromptChunks",
     "TorchAdapters",
     "TorchDevice",
     "TorchValues",
