@@ -114,10 +114,8 @@ def part_2(files: Path, device: str, dry: bool):
     yield Step("attention", few, 100, environment=alone)
     step = module("headline", f"--program={files / 'bin' / 'bench_step'}", f"--device={device}")
     tiny = ["--shape=tiny", "--seconds=0.01", "--context=64"]
-    words = tiny if dry else ["--shape=1b", "--context=256"]
-    yield Step("launches", [*step, *words, "--ways"], 90)
-    words = tiny if dry else ["--shape=1b", "--prefill=512", "--prefill=4096"]
-    yield Step("prompts", [*step, *words, "--prompt-ways"], 90)
+    words = tiny if dry else ["--shape=1b", "--context=256", "--prefill=512", "--prefill=4096"]
+    yield Step("launches", [*step, *words, "--ways", "--prompt-ways"], 100)
     words = [*tiny, "--blocks=q4_0"] if dry else ["--shape=7b", "--blocks=q4_k", "--context=256"]
     yield Step("7b of blocks", [*step, *words], 100)
 

@@ -280,10 +280,10 @@ def main() -> int:
     contexts = args.context or [256, 2048]
     if args.ways:
         ways(args.program, args.shape, args.device, args.seconds, contexts[0])
-        return 0
     if args.prompt_ways:
         prompts = tuple(args.prefill) or (512,)
         prompt_ways(args.program, args.shape, args.device, args.seconds, prompts)
+    if args.ways or args.prompt_ways:
         return 0
     mine = ours(
         args.program,

@@ -92,6 +92,8 @@ class Platform {
   // Whether a page holds its keys as [head_dim, page_rows] (cpu/kv.h) instead of [page_rows,
   // head_dim].
   virtual bool keys_by_dimension() const = 0;
+  // Whether attention of such a model reads RowView::pieces. Their steps are not replayed.
+  virtual bool takes_pieces(const KvGeometry& /*geometry*/) const { return false; }
   // Device memory that the attention of prompts takes for keys and values besides the pool.
   // max_positions: of the model
   virtual int64_t prompt_bytes(const KvGeometry& /*geometry*/, int /*max_positions*/) const {

@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// Chunks of more rows than this are long: their steps are not replayed as graphs (StepGraphs).
-inline constexpr int kMostShortRows = 64;
+// Chunks of more rows than this are long. The bits of few rows must not depend on their number.
+inline constexpr int kMostShortRows = kMostPackedRows;
 
 // The most bytes of keys and values that are gathered at a time, unless one head has more.
 inline constexpr int64_t kMostGatheredBytes = int64_t{256} << 20;

@@ -41,6 +41,8 @@ enum class PromptLibrary : uint8_t {
 };
 // REQUIRES: nothing is being launched
 void use_for_prompts(PromptLibrary library);
+// Whether it computes that of models with keys and values of this type.
+bool prompts_by_library(at::ScalarType kv_type, int head_dim);
 
 // As Platform::move_rows(), to a pool of the current device.
 void move_rows(const RowMove* moves, int n, Store store, const KvPool& from, const KvPool& to);

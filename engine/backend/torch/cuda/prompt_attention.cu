@@ -64,15 +64,10 @@ void attend_by_cudnn(at::Tensor& out, const at::Tensor& q, const at::Tensor& key
   out.copy_(std::get<0>(results).squeeze(0).transpose(0, 1));
 }
 
-bool fits(const at::Tensor& qkv, const LayerKv& kv, const DistanceBias& bias) {
-  const at::ScalarType type = qkv.scalar_type();
-  return (type == at::kBFloat16 || type == at::kHalf) && kv.keys.scalar_type() == type &&
-         kv.head_dim % 8 == 0 && kv.head_dim <= kMostLibraryHeadDim && !bias.table.defined();
-}
-
 void attention_by_pieces(at::Tensor& out, const at::Tensor& qkv, const RowView& rows,
                          const LayerKv& kv, double scale, const DistanceBias& bias) {
-  if (rows.piece_count == 0 || prompt_library == PromptLibrary::kNone || !fits(qkv, kv, bias)) {
+  if (rows.piece_count == 0 || bias.table.defined() ||
+      !prompts_by_library(kv.keys.scalar_type(), kv.head_dim)) {
     return own_attention(out, qkv, rows, kv, scale, bias);
   }
   const bool flash = prompt_library == PromptLibrary::kFlash;
@@ -83,6 +78,12 @@ void attention_by_pieces(at::Tensor& out, const at::Tensor& qkv, const RowView& 
 }  // namespace
 
 void use_for_prompts(PromptLibrary library) { prompt_library = library; }
+
+bool prompts_by_library(at::ScalarType kv_type, int head_dim) {
+  return prompt_library != PromptLibrary::kNone &&
+         (kv_type == at::kBFloat16 || kv_type == at::kHalf) && head_dim % 8 == 0 &&
+         head_dim <= kMostLibraryHeadDim;
+}
 
 void add_prompt_attention(Ops& ops) {
   own_attention = ops.attention;

@@ -1,5 +1,5 @@
 // Attention of long chunks of prompts by a library, here LibTorch's on the CPU, over keys and
-// values gathered from pages. PromptChunks runs the device's own library.
+// values gathered from pages. prompt_chunks_test.cpp runs the device's own library.
 #include "engine/backend/torch/prompt_attention.h"
 
 #include <ATen/TensorOperators.h>
@@ -13,13 +13,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/platform.h"
 #include "tests/engine/backend/torch/cpu/attention_case.h"
-#include "tests/engine/backend/torch/driver.h"
 
 namespace tandem {
 namespace {
@@ -45,18 +45,18 @@ std::vector<Piece> pieces(const RowColumns& columns) {
 AttentionShape chains(int window = 0) { return {.window = window, .tree = false}; }
 
 TEST(PromptPieces, LongChainsAreChunks) {
-  const AttentionCase c(chains(), {{0, 70}, {130, 1}, {9, 3}, {40, 65}, {9, 64}}, 1);
+  const AttentionCase c(chains(), {{0, 70}, {130, 1}, {9, 3}, {40, 17}, {9, 16}}, 1);
   EXPECT_EQ(pieces(c.columns), (std::vector<Piece>{{0, 70, true, 70, 70},
                                                    {70, 4, false, 131, 3},
-                                                   {74, 65, true, 105, 65},
-                                                   {139, 64, false, 73, 64}}));
+                                                   {74, 17, true, 57, 17},
+                                                   {91, 16, false, 25, 16}}));
   const AttentionCase alone(chains(), {{100, 65}}, 2);
   EXPECT_EQ(pieces(alone.columns), (std::vector<Piece>{{0, 65, true, 165, 65}}));
 }
 
 TEST(PromptPieces, OtherRowsAreNot) {
-  EXPECT_TRUE(pieces_of(AttentionCase(chains(), {{0, 64}}, 1).columns).empty());
-  EXPECT_TRUE(pieces_of(AttentionCase(chains(), {{10, 60}, {20, 60}}, 1).columns).empty());
+  EXPECT_TRUE(pieces_of(AttentionCase(chains(), {{0, 16}}, 1).columns).empty());
+  EXPECT_TRUE(pieces_of(AttentionCase(chains(), {{10, 16}, {20, 16}}, 1).columns).empty());
   EXPECT_TRUE(pieces_of(AttentionCase({.tree = true}, {{3, 90}}, 1).columns).empty());
   EXPECT_TRUE(pieces_of(AttentionCase({.cross = true}, {{90, 90}}, 1).columns).empty());
   RowColumns both_ways = AttentionCase(chains(), {{0, 70}}, 1).columns;
@@ -133,8 +133,8 @@ TEST_P(PromptAttentionOf, IsTheOwnAttention) {
   const c10::InferenceMode inference;
   at::manual_seed(3);
   const auto [heads, kv_heads] = GetParam();
-  const Sizes sizes{{0, 70}, {33, 1}, {200, 90}, {7, 3}, {1, 65}};
-  constexpr int kChunks = 3, kOthers = 4, kDim = 16;
+  const Sizes sizes{{0, 70}, {33, 1}, {200, 90}, {7, 3}, {1, 65}, {30, 17}};
+  constexpr int kChunks = 4, kOthers = 4, kDim = 16;
   for (const int page_rows : {4, 16}) {
     for (const int window : {0, 30, 1000}) {
       const AttentionShape s{heads, kv_heads, kDim, page_rows, 0, /*tree=*/false};
@@ -181,103 +181,6 @@ TEST(PromptAttention, ScratchIsBounded) {
   EXPECT_EQ(gathered_bytes(8, 128, int64_t{1} << 20, 2), int64_t{512} << 20);  // of one head
   // The CPU reads pages.
   EXPECT_EQ(cpu_platform().prompt_bytes({.layers = 2, .kv_heads = 32, .head_dim = 128}, 4096), 0);
-}
-
-// In bf16, chunks of more than 64 rows are as close to fp64 as shorter ones.
-class PromptChunks : public testing::Test {
- protected:
-  static constexpr int kRows = 300, kChunk = 140, kShort = 50;
-
-  static DecoderConfig config() {
-    DecoderConfig c = tiny_config();
-    c.layers = 2;
-    c.hidden_size = 64;
-    c.head_dim = 64;
-    return c;
-  }
-  static std::vector<std::vector<float>> prefill(Driver& d, int chunk) {
-    Sequence s = d.sequence();
-    const std::vector<Token> tokens = random_tokens(kRows, 64, 3);
-    Pass pass = chain_pass(d.layers(), tokens);
-    RowList rows;
-    for (int i = 0; i < kRows; ++i) rows.push_back(i);
-    pass.reading(all_logprobs(rows, 64));
-    std::vector<std::vector<float>> all = logprobs(d.run(s, pass, chunk));
-    d.release(s);
-    return all;
-  }
-  static double distance(const std::vector<std::vector<float>>& a,
-                         const std::vector<std::vector<float>>& b) {
-    double sum = 0;
-    for (size_t r = 0; r < a.size(); ++r) {
-      for (size_t t = 0; t < a[r].size(); ++t) sum += std::abs(a[r][t] - b[r][t]);
-    }
-    return sum / static_cast<double>(a.size() * a.front().size());
-  }
-  static void expect_chunks_as_good(const DecoderConfig& c) {
-    Driver exact(tiny_model(c));
-    TinyModel rounded = tiny_model(c);
-    rounded.dtype = DType::kBFloat16;
-    Driver d(rounded);
-    const auto want = prefill(exact, kShort);
-    const auto own = prefill(d, kShort);
-    const double rounding = distance(own, want);
-    EXPECT_GT(rounding, 0);
-    EXPECT_LT(rounding, 0.2);
-    for (const int chunk : {0, kChunk}) {
-      const auto got = prefill(d, chunk);
-      EXPECT_LE(distance(got, own), 2 * rounding) << chunk;
-      EXPECT_LE(distance(got, want), 2 * rounding) << chunk;
-    }
-  }
-};
-
-TEST_F(PromptChunks, OfFullAttention) { expect_chunks_as_good(config()); }
-
-TEST_F(PromptChunks, OfOneQueryHeadPerKey) {
-  DecoderConfig c = config();
-  c.kv_heads = c.heads;
-  expect_chunks_as_good(c);
-}
-
-TEST_F(PromptChunks, OfALayerWithAWindow) {
-  DecoderConfig c = config();
-  c.window = 40;
-  c.full_layers = {false, true};
-  expect_chunks_as_good(c);
-}
-
-TEST_F(PromptChunks, OfAWindowInAllLayers) {
-  DecoderConfig c = config();
-  c.window = 120;
-  expect_chunks_as_good(c);
-}
-
-// A chunk, a step of one row and a chunk at an offset in one batch.
-TEST_F(PromptChunks, BesideOtherRows) {
-  TinyModel rounded = tiny_model(config());
-  rounded.dtype = DType::kBFloat16;
-  Driver d(rounded);
-  const std::vector<Token> tokens = random_tokens(kRows, 64, 3);
-  const auto alone = prefill(d, kShort);
-  const auto first_rows = [&](int begin, int end) {
-    return chain_pass(d.layers(), std::span(tokens).subspan(static_cast<size_t>(begin),
-                                                            static_cast<size_t>(end - begin)));
-  };
-  Sequence a = d.sequence(), b = d.sequence(), c = d.sequence();
-  d.run(b, first_rows(0, 20));
-  d.run(c, first_rows(0, 90), 45);
-  Pass whole = first_rows(0, 200), step = first_rows(20, 21), more = first_rows(90, 250);
-  whole.reading(all_logprobs({199}, 64));
-  step.reading(all_logprobs({0}, 64));
-  more.reading(all_logprobs({159}, 64));
-  const std::vector<Driver::Item> items = {{&a, &whole}, {&b, &step}, {&c, &more}};
-  const std::vector<WorkResult> results = d.run(items);
-  const size_t rows[] = {199, 20, 249};
-  for (size_t i = 0; i < 3; ++i) {
-    ASSERT_TRUE(results[i].status.ok()) << results[i].status;
-    expect_row(logprobs(results[i].readout).front(), alone[rows[i]], rounding_of(DType::kBFloat16));
-  }
 }
 
 }  // namespace
