@@ -117,13 +117,13 @@ def part_2(files: Path, device: str, dry: bool):
         yield Step("kernels", kernels, 100, needs="nvcc")
     yield Step("products", [*command, "--only=products"], 110, environment=alone)
     threads = f"--threads={len(os.sched_getaffinity(0))}"  # the CPU's products beside the device's
-    yield Step("blocks", [*command, "--only=blocks", threads], 100, environment=alone)
+    yield Step("blocks", [*command, "--only=blocks", threads], 90, environment=alone)
     few = [*command, "--only=attention", "--only=loras"]
     yield Step("attention", few, 70, environment=alone)
     step = module("headline", f"--program={files / 'bin' / 'bench_step'}", f"--device={device}")
     tiny = ["--shape=tiny", "--seconds=0.01", "--context=64"]
-    words = tiny if dry else ["--shape=1b", "--context=256"]
-    yield Step("launches", [*step, *words, "--ways"], 90)
+    words = tiny if dry else ["--shape=1b", "--context=256", "--prefill=512", "--prefill=4096"]
+    yield Step("launches", [*step, *words, "--ways", "--prompt-ways"], 100)
     words = [*tiny, "--blocks=q4_0"] if dry else ["--shape=7b", "--blocks=q4_k", "--context=256"]
     yield Step("7b of blocks", [*step, *words], 100)
 

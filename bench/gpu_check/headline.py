@@ -189,6 +189,26 @@ def ways(program: str, shape: str, device: str, seconds: float, context: int) ->
                 say(f"{shape}.launches.{name}", ms, "ms")
 
 
+# What computes the attention of prompts.
+PROMPT_WAYS = {
+    "library": {},
+    "own": {"TANDEM_CUDA_PROMPT_ATTENTION": "0"},
+    "cudnn": {"TANDEM_CUDA_PROMPT_ATTENTION": "cudnn"},
+}
+
+
+def prompt_ways(
+    program: str, shape: str, device: str, seconds: float, prompts: tuple[int, ...]
+) -> None:
+    """Says the milliseconds of prompts, their attention computed in each way."""
+    tables = ["--table=prefill", f"--most-prompt={max(prompts)}"]
+    for name, environment in PROMPT_WAYS.items():
+        found = numbers_of(program, shape, device, seconds, max(prompts), tables, environment)
+        for table, at, ms in found:
+            if table == "prefill" and at in prompts:
+                say(f"{shape}.prompts.{name}.{at}", ms, "ms")
+
+
 def theirs(
     shape: str,
     device: str,
@@ -256,12 +276,17 @@ def main() -> int:
     )
     parser.add_argument("--ragged", action="store_true", help="32 sequences of unequal contexts")
     parser.add_argument("--ways", action="store_true", help="just the ways of launching")
+    parser.add_argument("--prompt-ways", action="store_true", help="just those of prompts")
     parser.add_argument("--blocks", default="", help="what ours has its weights in, as q4_k")
     parser.add_argument("--peer", choices=("eager", "compiled"), action="append", default=[])
     args = parser.parse_args()
     contexts = args.context or [256, 2048]
     if args.ways:
         ways(args.program, args.shape, args.device, args.seconds, contexts[0])
+    if args.prompt_ways:
+        prompts = tuple(args.prefill) or (512,)
+        prompt_ways(args.program, args.shape, args.device, args.seconds, prompts)
+    if args.ways or args.prompt_ways:
         return 0
     mine = ours(
         args.program,

@@ -36,6 +36,7 @@ SUITES = (
     "MaskRowsRead",
     "Oracle",
     "Platforms",
+    "PromptChunks",
     "TorchAdapters",
     "TorchDevice",
     "TorchValues",

@@ -431,6 +431,8 @@ def test_dry_run_on_the_cpu(made, tmp_path):
     assert math.isfinite(figures["tiny.ratio.eager"]["value"])
     for way in headline.WAYS:
         assert figures[f"tiny.launches.{way}"]["value"] > 0
+    for way in headline.PROMPT_WAYS:
+        assert figures[f"tiny.prompts.{way}.512"]["value"] > 0
     assert figures["server.autoregressive"]["value"] > 0
     assert figures["server.speculative.same"]["value"] is True
     assert math.isfinite(figures["tiny.step.ragged_32"]["value"])

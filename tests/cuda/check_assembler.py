@@ -17,6 +17,7 @@ REGISTERS = 128  # of a thread: then four blocks of 128 threads fit a multiproce
 STACK = {"rope_and_store_kernel": 48}
 WIDE = {
     "attention_kernel": ("ld",),
+    "gather_kernel": ("ld", "st"),
     "move_kernel": ("ld", "st"),
     "product_kernel": ("ld",),
     "block_product_kernel": ("ld",),
@@ -30,6 +31,7 @@ KERNELS = {
     "norm_kernel",
     "rope_and_store_kernel",
     "gate_kernel",
+    "gather_kernel",
     "copy_rows_kernel",
     "move_kernel",
     "product_kernel",

@@ -1,6 +1,7 @@
 // All kernels, for the assembler's report (check_assembler.py).
 #include "engine/backend/torch/cuda/kernels/attention.h"
 #include "engine/backend/torch/cuda/kernels/elementwise.h"
+#include "engine/backend/torch/cuda/kernels/gather.h"
 #include "engine/backend/torch/cuda/kernels/lora.h"
 #include "engine/backend/torch/cuda/kernels/moves.h"
 #include "engine/backend/torch/cuda/kernels/product.h"
@@ -34,6 +35,7 @@ template __global__ void gate_kernel<BFloat16, float>(BFloat16*, const BFloat16*
                                                       Activation);
 template __global__ void copy_rows_kernel<int32_t>(int32_t*, const int64_t*, const int32_t*,
                                                    const int64_t*, int64_t);
+template __global__ void gather_kernel<uint4>(GatheredRows<uint4>);
 template __global__ void move_kernel<uint4>(MovedRows<uint4>, int64_t, const RowMove*, int);
 template __global__ void product_kernel<BFloat16, 1, 1, false>(
     const __grid_constant__ ProductArguments<BFloat16>, int64_t);

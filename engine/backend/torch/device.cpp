@@ -136,7 +136,8 @@ absl::StatusOr<int64_t> TorchDevice::pack_weights(int64_t most) try {
 
 int64_t TorchDevice::scratch_bytes(ModelId model) const {
   const DeviceModel& loaded = impl_->models.at(model);
-  return impl_->scratch_pages(loaded) * loaded.shape.page_bytes;
+  return impl_->scratch_pages(loaded) * loaded.shape.page_bytes +
+         impl_->platform.prompt_bytes(loaded.model->geometry(), loaded.shape.max_positions);
 }
 
 int64_t TorchDevice::free_bytes() const { return impl_->platform.free_bytes(impl_->config.index); }

@@ -88,8 +88,8 @@ class TorchDevice final : public Backend {
   // Returns the bytes of the copies. REQUIRES: no batch is in flight
   absl::StatusOr<int64_t> pack_weights(int64_t most);
 
-  // Bytes that allocate_pools() takes besides the requested pages: scratch of StepGraphs. REQUIRES:
-  // loaded
+  // Bytes that a model takes besides the requested pages: scratch of StepGraphs, and of the
+  // attention of prompts. REQUIRES: loaded
   int64_t scratch_bytes(ModelId model) const;
 
   // Free memory of the device.

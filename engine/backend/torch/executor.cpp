@@ -12,6 +12,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/backend/torch/profile.h"
+#include "engine/backend/torch/prompt_attention.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -60,6 +61,7 @@ Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, c
       device_queue_(pool.device_queue),
       device_(pool.keys.device()),
       ops_(pool.platform->ops()),
+      takes_pieces_(pool.platform->takes_pieces(pool.geometry)),
       placed_(queue_of(device_queue_)),
       reader_(store, shape.vocab_size),
       readback_(queue_of(device_queue_)),
@@ -108,8 +110,7 @@ bool Executor::start(const Batch& batch) {
   if (!std::ranges::all_of(plan_.items, is_built)) return false;
   const std::span works(batch.works);
   const std::vector<ReadBlock> blocks = read_blocks(batch);
-  if (blocks.size() != 1 || !StepGraphs::can_run(plan_, !lora_columns_.empty()) ||
-      !answers_suffice(works, shape_.vocab_size)) {
+  if (blocks.size() != 1 || !can_replay() || !answers_suffice(works, shape_.vocab_size)) {
     return false;
   }
   set_questions(batch);
@@ -260,10 +261,13 @@ void Executor::follow_others() const {
   if (plan_.memory.valid()) follow(device_queue_, memory_pool(plan_.memory)->device_queue);
 }
 
+bool Executor::can_replay() const {
+  return StepGraphs::can_run(plan_, !lora_columns_.empty()) &&
+         (!takes_pieces_ || pieces_of(plan_.columns).empty());
+}
+
 bool Executor::step(const Batch& batch, const std::vector<ReadBlock>& blocks) {
-  if (graphs_ == nullptr || blocks.size() != 1 ||
-      !StepGraphs::can_run(plan_, !lora_columns_.empty()))
-    return false;
+  if (graphs_ == nullptr || blocks.size() != 1 || !can_replay()) return false;
   const std::span works(batch.works);
   graphs_->run(plan_, questions_, ids_needed(works, shape_.vocab_size),
                answers_suffice(works, shape_.vocab_size), lora_columns_);

@@ -85,6 +85,8 @@ class Executor {
   // The forward pass.
   // Runs the whole step, logits or answers included, by a graph; false: it has to be launched.
   bool step(const Batch& batch, const std::vector<ReadBlock>& blocks);
+  // Whether a graph can run the plan.
+  bool can_replay() const;
   void forward();
   void set_inputs(at::Tensor& x);
   at::Tensor gather(const EmbeddedRows& rows, const int64_t* from) const;
@@ -116,6 +118,7 @@ class Executor {
   const DeviceQueue* const device_queue_;
   const at::Device device_;
   const Ops& ops_;
+  const bool takes_pieces_;  // Platform::takes_pieces()
   Plan plan_;
   PlacedPlan placed_;
   std::vector<RowQuestion> questions_;  // [reads], of device queues with a queue

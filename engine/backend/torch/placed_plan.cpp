@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/backend/torch/prompt_attention.h"
+
 namespace tandem {
 
 void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, int page_rows,
@@ -12,6 +14,7 @@ void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, 
   }
   staging_.begin(plan.array_bytes() + asked.size() * sizeof(RowQuestion) + 16 + lora_bytes);
   views.clear();
+  pieces_.clear();
   memories.clear();
   segment_rows.clear();
   loras.clear();
@@ -76,6 +79,9 @@ RowView PlacedPlan::place(const RowColumns& c, int page_rows, const int32_t* ext
   v.pages = pages;
   v.most_keys = c.most_keys();
   v.together = RowColumns::together(c.table);
+  const std::vector<RowPiece>& pieces = pieces_.emplace_back(pieces_of(c));
+  v.pieces = pieces.data();
+  v.piece_count = static_cast<int>(pieces.size());
   return v;
 }
 
@@ -92,6 +98,8 @@ Memory PlacedPlan::place_memory(const RowColumns& c, const RowView& own, const i
   v.prompts = nullptr;
   v.most_keys = *std::max_element(c.memory_rows.begin(), c.memory_rows.end());
   v.together = RowColumns::together(c.memory_table);
+  v.pieces = nullptr;
+  v.piece_count = 0;
   return memory;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "engine/backend/torch/kv_pool.h"
@@ -57,6 +58,7 @@ class PlacedPlan {
                       const KvPool* pool);
 
   Staging staging_;
+  std::deque<std::vector<RowPiece>> pieces_;  // of views
 };
 
 }  // namespace tandem

@@ -25,6 +25,7 @@
 
 namespace tandem {
 
+struct KvGeometry;
 struct KvPool;
 struct Ops;
 struct WeightStore;
@@ -91,6 +92,13 @@ class Platform {
   // Whether a page holds its keys as [head_dim, page_rows] (cpu/kv.h) instead of [page_rows,
   // head_dim].
   virtual bool keys_by_dimension() const = 0;
+  // Whether attention of such a model reads RowView::pieces. Their steps are not replayed.
+  virtual bool takes_pieces(const KvGeometry& /*geometry*/) const { return false; }
+  // Device memory that the attention of prompts takes for keys and values besides the pool.
+  // max_positions: of the model
+  virtual int64_t prompt_bytes(const KvGeometry& /*geometry*/, int /*max_positions*/) const {
+    return 0;
+  }
   // Moves `n` runs of rows, in order, into a pool of this platform. moves: in the memory of the
   // pool's device; from: a pool whose memory this device can read, or `to` itself.
   virtual void move_rows(const RowMove* moves, int n, Store store, const KvPool& from,

@@ -7,6 +7,17 @@
 
 namespace tandem {
 
+// Neighbouring rows of a launch: a chunk of a prompt, or rows that are none.
+struct RowPiece {
+  int first = 0;  // row of the launch
+  int rows = 0;
+  // Row i of the piece sees the cache rows [0, most_keys - rows + i + 1) of one sequence, up to the
+  // layer's window, and no others.
+  bool chunk = false;
+  int most_keys = 0;  // as RowView's, of these rows
+  int together = 1;
+};
+
 // Arrays lie in memory of the device that runs the kernel.
 //
 // A row sees the cache rows [first_key, dense_end) of its sequence, then the cache rows
@@ -35,7 +46,27 @@ struct RowView {
   // On the host, for splitting the work:
   int most_keys = 0;  // one more than the largest number of a visible key
   int together = 1;   // neighbouring rows of one sequence, at most
+  // All rows, in order, if there are long chunks among them (prompt_attention.h); null: there are
+  // none.
+  const RowPiece* pieces = nullptr;
+  int piece_count = 0;
 
+  // These rows alone. On the host.
+  RowView part(const RowPiece& piece) const {
+    RowView v = *this;
+    v.rows = piece.rows;
+    v.most_keys = piece.most_keys;
+    v.together = piece.together;
+    v.pieces = nullptr;
+    v.piece_count = 0;
+    for (const int32_t** column :
+         {&v.position, &v.table, &v.first_key, &v.dense_end, &v.extra_begin, &v.extra_end,
+          &v.prompts, &v.near_first, &v.near_end}) {
+      if (*column != nullptr) *column += piece.first;
+    }
+    if (v.slot != nullptr) v.slot += piece.first;
+    return v;
+  }
   int prompt_rows(int r) const { return prompts == nullptr ? 0 : prompts[r]; }
   // The number of the last key. Keys are numbered in the order in which a row sees them: a dense
   // key by its position, extra keys consecutively after that. On the host.
@@ -61,19 +92,23 @@ struct RowColumns {
 
   int rows() const { return static_cast<int>(position.size()); }
 
-  // RowView::most_keys.
-  int most_keys() const {
+  // RowView::most_keys of all rows, or of the rows [first, end).
+  int most_keys() const { return most_keys(0, position.size()); }
+  int most_keys(size_t first, size_t end) const {
     int most = 0;
-    for (size_t r = 0; r < position.size(); ++r) {
+    for (size_t r = first; r < end; ++r) {
       const bool extras = extra_begin[r] < extra_end[r];
       most = std::max(most, extras ? position[r] + prompts[r] + 1 : dense_end[r]);
     }
     return most;
   }
-  // RowView::together for rows with these page tables.
+  // RowView::together for rows with these page tables, or for the rows [begin, end).
   static int together(const std::vector<int32_t>& tables) {
+    return together(tables, 0, tables.size());
+  }
+  static int together(const std::vector<int32_t>& tables, size_t begin, size_t end) {
     int most = 1;
-    for (size_t r = 0, first = 0; r < tables.size(); ++r) {
+    for (size_t r = begin, first = begin; r < end; ++r) {
       if (tables[r] != tables[first]) first = r;
       most = std::max(most, static_cast<int>(r - first) + 1);
     }

@@ -9,7 +9,8 @@
 // captured. All numbers that it reads are in one staging area, whose layout depends on the shape
 // alone. Graphs are retired when a buffer has moved (row_buffers_moved); with too many shapes, the
 // least recently used one is. A shape that the device refuses to capture is launched. If it was
-// short of memory, capture is tried again some steps later.
+// short of memory, capture is tried again some steps later. Long chunks of prompts are not replayed
+// where a library computes their attention (Platform::takes_pieces).
 #pragma once
 
 #include <compare>

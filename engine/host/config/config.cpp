@@ -122,7 +122,7 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
   TANDEM_RETURN_IF_ERROR(check_adapter_names(file, out.deployments));
   if (in.deployments().empty()) add_default_deployments(knows_clients(in), &out);
 
-  TANDEM_RETURN_IF_ERROR(limits_from(file, &out.limits));
+  TANDEM_RETURN_IF_ERROR(limits_from(file, out.devices, &out.limits));
   TANDEM_NUMBER(ConfigFields(file, ""), in, text_threads, 1, 64, &out.text_threads);
   TANDEM_NUMBER(ConfigFields(file, ""), in, tokenize_threads, 1, 64, &out.tokenize_threads);
   if (!in.server().statistics_file().empty()) {

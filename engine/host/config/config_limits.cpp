@@ -1,5 +1,6 @@
 #include "engine/host/config/config_limits.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -33,9 +34,16 @@ absl::Status client_from(const pb::ClientLimits& in, const ConfigFields& fields,
 
 }  // namespace
 
-absl::Status limits_from(const ConfigFile& file, LimitsConfig* out) {
+absl::Status limits_from(const ConfigFile& file, const std::vector<DeviceConfig>& devices,
+                         LimitsConfig* out) {
   const pb::Limits& in = file.proto().limits();
   const ConfigFields fields(file, "limits.");
+  // A GPU needs many rows for its full speed. On a CPU, large batches delay other requests.
+  const auto is_gpu = [](const DeviceConfig& d) { return d.kind == DeviceKind::kCuda; };
+  if (!devices.empty() && std::ranges::all_of(devices, is_gpu)) {
+    out->step_rows = kGpuStepRows;
+    out->prefill_chunk_rows = kGpuChunkRows;
+  }
   TANDEM_NUMBER(fields, in, max_running, 1, 65536, &out->max_running);
   TANDEM_NUMBER(fields, in, max_waiting, 0, 1 << 20, &out->max_waiting);
   TANDEM_NUMBER(fields, in, max_waiting_tokens, int64_t{1}, kMaxInt32, &out->max_waiting_tokens);

@@ -9,6 +9,7 @@
 #include "engine/backend/torch/model/load.h"
 #include "engine/backend/torch/model/weight_matrix.h"
 #include "engine/backend/torch/model/weight_store.h"
+#include "engine/backend/torch/prompt_attention.h"
 #include "engine/backend/torch/shared.h"
 #include "engine/base/status.h"
 
@@ -106,6 +107,13 @@ class CudaPlatform final : public Platform {
   }
 
   bool keys_by_dimension() const override { return false; }
+  bool takes_pieces(const KvGeometry& g) const override {
+    return prompts_by_library(g.kv_type, g.head_dim);
+  }
+  int64_t prompt_bytes(const KvGeometry& g, int max_positions) const override {
+    const auto element = static_cast<int64_t>(c10::elementSize(g.kv_type));
+    return takes_pieces(g) ? gathered_bytes(g.kv_heads, g.head_dim, max_positions, element) : 0;
+  }
   void move_rows(const RowMove* moves, int n, Store store, const KvPool& from,
                  const KvPool& to) const override {
     cuda::move_rows(moves, n, store, from, to);

@@ -2,6 +2,7 @@
 // kernels/, which tests run on an emulated device.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "engine/backend/torch/kv_pool.h"
@@ -16,6 +17,7 @@ const Ops& ops();
 // Each sets the operations of one file.
 void add_elementwise(Ops& ops);
 void add_attention(Ops& ops);
+void add_prompt_attention(Ops& ops);  // after add_attention()
 void add_readout(Ops& ops);
 void add_product(Ops& ops);
 void add_quantized(Ops& ops);
@@ -30,6 +32,17 @@ int max_head_dim();       // of attention
 // Turns programmatic dependent launch on (the default) or off: launches begin while the previous
 // ones end, on devices of compute capability 9.0 and above. REQUIRES: nothing is being launched
 void overlap_launches(bool overlap);
+
+// What computes the attention of long chunks of prompts (prompt_attention.h).
+enum class PromptLibrary : uint8_t {
+  kNone,   // the own kernel
+  kFlash,  // LibTorch's flash attention (the default)
+  kCudnn,  // cuDNN for a prompt's first chunk, flash attention for others
+};
+// REQUIRES: nothing is being launched
+void use_for_prompts(PromptLibrary library);
+// Whether it computes that of models with keys and values of this type.
+bool prompts_by_library(at::ScalarType kv_type, int head_dim);
 
 // As Platform::move_rows(), to a pool of the current device.
 void move_rows(const RowMove* moves, int n, Store store, const KvPool& from, const KvPool& to);

@@ -9,6 +9,7 @@ const Ops& ops() {
     Ops all{};
     add_elementwise(all);
     add_attention(all);
+    add_prompt_attention(all);
     add_readout(all);
     add_product(all);
     add_quantized(all);

@@ -232,6 +232,11 @@ std::unique_ptr<Queue> open_queue(int device) {
   std::call_once(asked, [] {
     const char* const overlap = std::getenv("TANDEM_CUDA_OVERLAP");
     if (overlap != nullptr) overlap_launches(std::string_view(overlap) != "0");
+    const char* const word = std::getenv("TANDEM_CUDA_PROMPT_ATTENTION");
+    const std::string_view prompts = word == nullptr ? "" : word;
+    use_for_prompts(prompts == "0"       ? PromptLibrary::kNone
+                    : prompts == "cudnn" ? PromptLibrary::kCudnn
+                                         : PromptLibrary::kFlash);
   });
   // Products accumulate in fp32.
   at::globalContext().setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);

@@ -63,6 +63,26 @@ TEST(DeployFolder, ItsFilesAreDeployments) {
   EXPECT_GE(files, 4);
 }
 
+TEST_F(ConfigTest, RowsOfABatchDependOnTheDevices) {
+  const auto rows = [&](const std::string& devices, const std::string& first,
+                        const std::string& limits = "") {
+    const auto config = parse(devices + R"( models { name: "m" path: "../models/big" device: ")" +
+                              first + "\" } " + limits);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? std::pair(config->limits.step_rows, config->limits.prefill_chunk_rows)
+                       : std::pair(0, 0);
+  };
+  const std::string gpu = R"(devices { name: "cuda:0" })";
+  const std::string cpu = R"(devices { name: "cpu:0" })";
+  EXPECT_EQ(rows("", "cpu:0"), std::pair(512, 256));
+  EXPECT_EQ(rows("", "cuda:0"), std::pair(4096, 2048));
+  EXPECT_EQ(rows(cpu, "cpu:0"), std::pair(512, 256));
+  EXPECT_EQ(rows(gpu, "cuda:0"), std::pair(4096, 2048));
+  EXPECT_EQ(rows(gpu + cpu, "cuda:0"), std::pair(512, 256));
+  EXPECT_EQ(rows(gpu, "cuda:0", "limits { step_rows: 600 }"), std::pair(600, 2048));
+  EXPECT_EQ(rows(gpu, "cuda:0", "limits { prefill_chunk_rows: 100 }"), std::pair(4096, 100));
+}
+
 TEST_F(ConfigTest, ReadsEveryField) {
   const auto config = parse(R"(
       devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 pin_threads: true cpu_kernels: CPU_KERNELS_ATEN }

@@ -39,6 +39,9 @@ namespace tandem::cuda {
   X(OneDirection, "overlapping rows are always moved first to last")                              \
   X(MovesAtOnce, "moves run in separate blocks, in any order")                                    \
   X(AllLayers, "moves affect all layers")                                                         \
+  X(GatherFirstTable, "rows are gathered by the first sequence's page table")                     \
+  X(GatherFirstHeads, "the first heads are gathered for each group of heads")                     \
+  X(GatherKeysTwice, "keys are gathered as values")                                               \
   X(ReadTies, "of equal logits the last one wins")                                                \
   X(ReadNan, "a row with NaN or +Inf gets an answer")                                             \
   X(ReadVocab, "the best token may be outside the requested vocabulary")                          \

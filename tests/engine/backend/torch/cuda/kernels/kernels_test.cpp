@@ -6,6 +6,7 @@
 
 #include "engine/sampling/lanes.h"
 #include "tests/engine/backend/torch/cuda/kernels/checks.h"
+#include "tests/engine/backend/torch/cuda/kernels/gather_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/readout_check.h"
 
@@ -212,6 +213,15 @@ TEST(MoveKernel, BetweenPoolsAndWithinOne) {
 
 TEST(MoveKernel, OfOneRowWiderThanABlock) {
   EXPECT_EQ(check_moves<uint4>({.layers = 1, .heads = 1, .words = 300, .page_rows = 2}, 3, 1), "");
+}
+
+TEST(GatherKernel, CopiesTheRowsOfOneSequence) {
+  uint64_t seed = 0;
+  for (const int rows : {1, 4, 9, 31}) {
+    EXPECT_EQ(check_gather<int32_t>({}, rows, ++seed), "");
+    EXPECT_EQ(check_gather<uint4>({.words = 16}, rows, ++seed), "");
+  }
+  EXPECT_EQ(check_gather<uint4>({.all_heads = 1, .first_head = 0, .heads = 1}, 300, 7), "");
 }
 
 TEST(MoveKernel, UsesTheLargestWord) {

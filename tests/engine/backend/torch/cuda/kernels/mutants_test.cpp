@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/engine/backend/torch/cuda/kernels/checks.h"
+#include "tests/engine/backend/torch/cuda/kernels/gather_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/lora_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/product_check.h"
@@ -44,6 +45,8 @@ std::string moves() {
   }
   return "";
 }
+
+std::string gathered() { return check_gather<int32_t>({}, 9, 12); }
 
 std::string readout() {
   return first_of({check_readout(40, 1), check_readout(40, 2), check_readout(1500, 3),
@@ -100,7 +103,8 @@ std::string check_of(Mutant mutant) {
   if (mutant < Mutant::kGateRows) return rope();
   if (mutant == Mutant::kGateRows) return activations();
   if (mutant < Mutant::kOneDirection) return attention();
-  if (mutant < Mutant::kReadTies) return moves();
+  if (mutant < Mutant::kGatherFirstTable) return moves();
+  if (mutant < Mutant::kReadTies) return gathered();
   if (mutant < Mutant::kProductTail) return readout();
   if (mutant < Mutant::kBlocksHalves) return products();
   return mutant < Mutant::kLoraWithoutBarrier || mutant == Mutant::kNoWait ? blocks() : loras();
@@ -130,8 +134,8 @@ INSTANTIATE_TEST_SUITE_P(Kernels, Mutants, testing::ValuesIn(kMutants),
 TEST(WithoutMutants, ChecksPass) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     emulator::seed(seed);
-    EXPECT_EQ(first_of({inputs(), norms(), activations(), rope(), attention(), moves(), readout(),
-                        products(), blocks(), loras()}),
+    EXPECT_EQ(first_of({inputs(), norms(), activations(), rope(), attention(), moves(), gathered(),
+                        readout(), products(), blocks(), loras()}),
               "");
   }
 }
