@@ -33,7 +33,9 @@ std::string attention() {
                    check_attention<float>({s, {{21, 8}, {4, 2}}, 7}, {4, 0}),
                    check_attention<float>({s, {{21, 8}, {4, 6}}, 8}, {1, 3}),
                    check_attention<float>({biased, {{9, 3}}, 10}),
-                   check_attention<float>({{2, 1, 4, 16}, {{258, 2}}, 9})});
+                   check_attention<float>({{2, 1, 4, 16}, {{258, 2}}, 9}),
+                   check_attention<float>({{8, 2, 4, 16}, {{70, 9}}, 11}, {.most_bytes = 1}),
+                   check_attention<float>({{1, 1, 8, 64}, {{17000, 1}}, 12})});
 }
 
 std::string moves() {
