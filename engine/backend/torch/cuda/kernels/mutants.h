@@ -21,6 +21,7 @@ namespace tandem::cuda {
   X(EmbedAdapters, "rows without a token are embedded too")                                       \
   X(RopeNeighbours, "adjacent dimensions are rotated together")                                   \
   X(StoreInOrder, "keys are stored at the row number instead of the slot")                        \
+  X(RopeTail, "threads past a row's last pair continue in the next row")                          \
   X(GateRows, "`up` is read at the next row's gate")                                              \
   X(SoftmaxWithoutBarrier, "softmax weights are computed without a barrier after the scores")     \
   X(WeighWithoutBarrier, "values are added without a barrier after the weights")                  \
