@@ -211,6 +211,11 @@ Ptr<const Word> words_of(const Ptr<T>& p) {
   return {p.memory(), p.at()};
 }
 
+template <class T>
+uintptr_t address_of(const Ptr<T>& p) {
+  return p.address();
+}
+
 template <class T, int N>
 class SharedArray {
  public:

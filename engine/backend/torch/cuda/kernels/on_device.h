@@ -19,6 +19,11 @@ __host__ __device__ const Word* words_of(const T* p) {
   return reinterpret_cast<const Word*>(p);
 }
 
+template <class T>
+__device__ uintptr_t address_of(const T* p) {
+  return reinterpret_cast<uintptr_t>(p);
+}
+
 template <class T, int N>
 struct alignas(16) SharedArray {
   T data[N];

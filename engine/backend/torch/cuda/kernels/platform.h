@@ -5,6 +5,7 @@
 // __shfl_xor_sync, exp and similar. Own names:
 //   Ptr<T>             T*; accesses are checked when emulated
 //   words_of<Word>(p)  p as words of another type
+//   address_of(p)      p as a number, for its alignment
 //   read_once(p, i)    p[i], 16 bytes of constant memory that are read once
 //   mma_bf16(c, a, b0, b1), mma_half(c, a, b0, b1)
 //                      warp-level c += a * b on tensor cores, 16x16 by 16x8 elements of 16 bits,

@@ -49,7 +49,7 @@ std::string moves() {
 
 std::string readout() {
   return first_of({check_readout(40, 1), check_readout(40, 2), check_readout(1500, 3),
-                   check_readout(17 * kSumBlock, 4), check_choices(5)});
+                   check_readout((kSumGroups + 1) * kSumBlock, 4), check_choices(5)});
 }
 
 std::string products() {
