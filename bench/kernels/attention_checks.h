@@ -137,9 +137,9 @@ struct AttentionScratch {
 
   // Sets the grid, and the parts if there are several splits.
   void prepare(AttentionArguments<BFloat16>& a) const {
-    a.grid = attention_grid<BFloat16>(a.rows, a.kv.heads, a.kv.kv_heads);
+    a.grid = attention_grid<BFloat16>(a.rows, {a.kv.heads, a.kv.kv_heads, a.kv.head_dim});
     if (a.grid.splits == 1) return;
-    const int64_t parts = int64_t{a.rows.rows} * a.kv.heads * a.grid.splits;
+    const int64_t parts = int64_t{a.grid.slice_rows} * a.kv.heads * a.grid.splits;
     if (parts * (a.kv.head_dim + 2) > memory.size()) throw std::runtime_error("too little scratch");
     a.parts.sums = memory.ptr();
     a.parts.tops = a.parts.sums + parts * a.kv.head_dim;

@@ -10,9 +10,11 @@
 
 namespace tandem::cuda {
 
-template __global__ void attention_kernel<BFloat16, uint4>(
+template __global__ void attention_kernel<BFloat16, uint4, kFewQueries>(
     const __grid_constant__ AttentionArguments<BFloat16>);
-template __global__ void merge_kernel<BFloat16>(
+template __global__ void attention_kernel<BFloat16, uint4, kMaxQueries<float>>(
+    const __grid_constant__ AttentionArguments<BFloat16>);
+template __global__ void merge_kernel<BFloat16, uint4>(
     const __grid_constant__ AttentionArguments<BFloat16>);
 template __global__ void norm_kernel<false, BFloat16, float, float>(BFloat16*, const float*,
                                                                     NormArguments<float>, int64_t);

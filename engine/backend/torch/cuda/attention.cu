@@ -23,8 +23,8 @@ void attention(at::Tensor& out, const at::Tensor& qkv, const RowView& rows, cons
     a.kv = {kv.heads, kv.kv_heads, kv.head_dim, data<T>(kv.keys), data<T>(kv.values)};
     a.scale = static_cast<A>(scale);
     a.bias = {data<A>(bias.table), bias.before, bias.after};
-    a.grid = attention_grid<T>(rows, kv.heads, kv.kv_heads);
-    const int64_t parts = int64_t{rows.rows} * kv.heads * a.grid.splits;
+    a.grid = attention_grid<T>(rows, {kv.heads, kv.kv_heads, kv.head_dim});
+    const int64_t parts = int64_t{a.grid.slice_rows} * kv.heads * a.grid.splits;
     at::Tensor memory;  // of the caching allocator, whose memory is ordered by the stream
     if (a.grid.splits > 1) {
       const auto type = std::is_same_v<A, double> ? at::kDouble : at::kFloat;

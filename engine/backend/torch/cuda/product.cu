@@ -79,9 +79,9 @@ void packed_product(at::Tensor& out, const LinearInput& input, const at::Tensor&
     } else {
       a.out = data<T>(out);
     }
-    // Four blocks per multiprocessor: at least as many as run there at once.
-    cuda::product<T>(stream(), a,
-                     int64_t{4} * at::cuda::getCurrentDeviceProperties()->multiProcessorCount);
+    // As many blocks as run at once, so that none begins late.
+    const auto* const device = at::cuda::getCurrentDeviceProperties();
+    cuda::product<T>(stream(), a, int64_t{kProductBlocks} * device->multiProcessorCount);
   });
 }
 

@@ -4,7 +4,11 @@
 // split and several consecutive rows with all query heads of the group, so their common keys are
 // read once. Each split has its own softmax (arXiv:1805.02867), and splits are merged in ascending
 // order. The assignment of keys to threads depends only on key numbers, so a row has the same bits
-// in any batch, page layout, prefill chunking, tree or chain.
+// in any batch, page layout, prefill chunking, tree or chain. All multiply-adds are fused
+// explicitly, so that variants of the kernel have the same bits.
+//
+// A thread block first looks up the places of its keys. Threads then have several loads of 16 bytes
+// in flight. A split that all rows of the block see alike is plain: one place per key suffices.
 #pragma once
 
 #include <cmath>
@@ -19,13 +23,17 @@
 namespace tandem::cuda {
 
 inline constexpr int kMaxHeadDim = 256;
-inline constexpr int kSplitKeys = 256;  // as cpu::kSplitKeys
+inline constexpr int kSplitKeys = 64;  // a power of two; fewer than cpu::kSplitKeys: more blocks
 inline constexpr int kAttentionThreads = 128;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
 
-// Maximum queries per thread block. Queries and their scores are in shared memory.
+inline constexpr int kFewQueries = 4;  // up to this number, a variant with more keys in flight
+
+// Maximum queries per thread block. Queries, scores and places are in shared memory.
 template <class A>
-inline constexpr int kMaxQueries = sizeof(A) == 8 ? 4 : 16;
+inline constexpr int kMaxQueries = sizeof(A) == 8     ? kFewQueries
+                                   : kSplitKeys > 128 ? 8
+                                                      : 16;
 
 // Keys visible to a row, by number. Keys [first, dense) are dense: the number is the cache row.
 // Keys [others, end) are extra: RowView::extra[`extra`] onwards. Same as RowView::first_dense(),
@@ -65,6 +73,7 @@ struct AttentionGrid {
   int block_rows = 1;   // rows per thread block
   int block_heads = 1;  // query heads per thread block, of one group
   int head_parts = 1;   // thread blocks per group
+  int slice_rows = 1;   // rows of one launch, a multiple of block_rows unless all
 
   static AttentionGrid of(const RowView& rows, int group, int most_queries) {
     AttentionGrid g;
@@ -77,12 +86,19 @@ struct AttentionGrid {
   }
 };
 
-// Partial results of splits, merged if there are several.
+// Partial results of splits, merged if there are several. rows: slice_rows
 template <class A>
 struct AttentionParts {
   Ptr<A> sums = nullptr;    // [rows, heads, splits, head_dim]: weighted sums of values
   Ptr<A> tops = nullptr;    // [rows, heads, splits]: maximum score
   Ptr<A> totals = nullptr;  // [rows, heads, splits]: sum of weights; 0: no visible key
+};
+inline constexpr int64_t kMostPartBytes = int64_t{64} << 20;
+
+struct HeadShape {
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
 };
 
 // Bias added to scores by distance, as cpu::DistanceBias.
@@ -105,23 +121,40 @@ struct AttentionArguments {
   ScoresByDistance<Residual<T>> bias;
   AttentionGrid grid;
   AttentionParts<Residual<T>> parts;
+  int first_row = 0, end_row = 0;  // the launch's slice; set by attention()
 };
 
-// The work of one thread block. Data is read in words of type Word: 16 bytes, or single elements if
-// head_dim is not a multiple of 16 bytes.
-template <class T, class Word>
+// The larger number. Not fmax(), which drops NaN.
+template <class A>
+__device__ A larger(A a, A b) {
+  return b > a || b != b ? b : a;
+}
+
+// The work of one thread block of up to kQueries queries. Data is read in words of type Word: 16
+// bytes, or single elements if head_dim is not a multiple of 16 bytes.
+template <class T, class Word, int kQueries>
 class AttentionBlock {
  public:
   using A = Residual<T>;
-  static constexpr int kQueries = kMaxQueries<A>;
   static constexpr int kN = sizeof(Word) / sizeof(T);  // elements per word
   static constexpr int kKeyLanes = 8;                  // threads per key's score
-  static constexpr int kValueLanes = 16;               // threads per value
-  static constexpr int kPass = 4;                      // queries that share a pass over the values
+  static constexpr int kKeyWords = 2;                  // a thread's words of a key at once
+  static constexpr int kKeyGroups = kAttentionThreads / kKeyLanes;
+  static constexpr int kValueLanes = 16;  // threads per value
+  static constexpr int kValueGroups = kAttentionThreads / kValueLanes;
+  // A thread's keys and values at once.
+  template <bool kPlain>
+  static constexpr int kKeys = kPlain && kQueries <= kFewQueries ? 4 : 2;
+  template <bool kPlain>
+  static constexpr int kValues = !kPlain                  ? 2
+                                 : kQueries > kFewQueries ? 4
+                                                          : 8;
+  static constexpr int kPass = 4;  // queries that share a pass over the values
   static constexpr int kPassNumbers = kPass * kValueLanes * kN;
 
   struct Shared {
-    SharedArray<VisibleKeys, kQueries> visible;  // per row
+    SharedArray<VisibleKeys, kQueries> visible;      // per row
+    SharedArray<int, kQueries * kSplitKeys> places;  // per row and key: see place()
     SharedArray<A, kQueries * kMaxHeadDim> q;
     SharedArray<A, kQueries * kSplitKeys> weights;  // scores, then weights
     SharedArray<A, kQueries> tops, totals;
@@ -130,8 +163,8 @@ class AttentionBlock {
 
   __device__ AttentionBlock(const AttentionArguments<T>& a, Shared& shared) : a_(a), s_(shared) {
     const int group = a.kv.heads / a.kv.kv_heads;
-    first_row_ = blockIdx.x * a.grid.block_rows;
-    rows_ = min(a.grid.block_rows, a.rows.rows - first_row_);
+    first_row_ = a.first_row + blockIdx.x * a.grid.block_rows;
+    rows_ = min(a.grid.block_rows, a.end_row - first_row_);
     const int part = blockIdx.y % a.grid.head_parts * a.grid.block_heads;
     kv_head_ = blockIdx.y / a.grid.head_parts;
     heads_ = min(a.grid.block_heads, group - part);
@@ -144,15 +177,14 @@ class AttentionBlock {
   __device__ void run() {
     load();
     __syncthreads();
-    for (int i = 0; i < rows_; ++i) {
-      const VisibleKeys keys = s_.visible[i];
-      keys_ = max(keys_, min(keys.end, base_ + kSplitKeys) - base_);
+    look();
+    if (from_ >= keys_ && a_.grid.splits > 1) {  // no row sees this split
+      leave_totals(true);
+      return;
     }
-    score();
-    if (!mutated(Mutant::kSoftmaxWithoutBarrier)) __syncthreads();
-    softmax();
-    if (!mutated(Mutant::kWeighWithoutBarrier)) __syncthreads();
-    weigh();
+    find_places();
+    if (!mutated(Mutant::kPlacesWithoutBarrier)) __syncthreads();
+    plain_ ? attend<true>() : attend<false>();
   }
 
  private:
@@ -162,75 +194,177 @@ class AttentionBlock {
     return mutated(Mutant::kHeadsInTurn) ? query % heads_ * a_.kv.kv_heads + kv_head_ : head;
   }
 
-  // Offset of a query's key in words; -1: not visible. key: index in the split.
-  __device__ int64_t place(int query, int key) const {
-    const VisibleKeys keys = s_.visible[query / heads_];
-    const int number = base_ + key;
-    if (key >= kSplitKeys || !keys.has(number)) return -1;
-    const RowView& rows = a_.rows;
-    const int row = number < keys.dense ? number : rows.extra[keys.extra + number - keys.others];
-    const int64_t page = rows.pages[keys.table + row / rows.page_rows];
-    const int heads = a_.kv.kv_heads + (mutated(Mutant::kPageStride) ? 1 : 0);
-    return ((page * heads + kv_head_) * rows.page_rows + row % rows.page_rows) * words_;
-  }
-
   __device__ void load() {
     if (static_cast<int>(threadIdx.x) < rows_) {
       s_.visible[threadIdx.x] = visible_keys(a_.rows, first_row_ + static_cast<int>(threadIdx.x));
     }
     const int d = a_.kv.head_dim;
-    for (int i = threadIdx.x; i < queries_ * d; i += kAttentionThreads) {
-      const int64_t at = row_of(i / d) * a_.q_stride + int64_t{head_of(i / d)} * d + i % d;
-      s_.q[i] = static_cast<A>(a_.qkv[at]) * a_.scale;
+#pragma unroll 1
+    for (int j = threadIdx.x / kWarp; j < queries_; j += kAttentionWarps) {
+      const int64_t from = row_of(j) * a_.q_stride + int64_t{head_of(j)} * d;
+#pragma unroll 4
+      for (int i = threadIdx.x % kWarp; i < d; i += kWarp) {
+        s_.q[j * d + i] = static_cast<A>(a_.qkv[from + i]) * a_.scale;
+      }
     }
   }
 
+  // The keys of the split that some row sees, and whether all rows see them all at one place.
+  __device__ void look() {
+    const VisibleKeys one = s_.visible[0];
+    const auto in_split = [&](int number) { return min(max(number - base_, 0), kSplitKeys); };
+    from_ = kSplitKeys;
+    keys_ = 0;
+    plain_ = true;
+#pragma unroll 1
+    for (int i = 0; i < rows_; ++i) {
+      const VisibleKeys keys = s_.visible[i];
+      const int first = in_split(keys.first), dense = in_split(keys.dense);
+      const int others = in_split(keys.others), end = in_split(keys.end);
+      if (first < dense) {
+        from_ = min(from_, first);
+        keys_ = max(keys_, dense);
+      }
+      if (others < end) {
+        from_ = min(from_, others);
+        keys_ = max(keys_, end);
+        plain_ = false;
+      }
+      const bool alike =
+          keys.table == one.table && first == in_split(one.first) && dense == in_split(one.dense);
+      if (!alike && !mutated(Mutant::kPlainAlways)) plain_ = false;
+    }
+  }
+
+  // Where the key and value of a row's key are, counted in heads of one cache row; -1: not visible
+  // or outside the block's keys. key: index in the split. Pools have fewer than 2^31 such places.
+  __device__ int place(int row, int key) const {
+    const VisibleKeys keys = s_.visible[row];
+    const int number = base_ + key;
+    if (key < from_ || key >= keys_ || !keys.has(number)) return -1;
+    const RowView& rows = a_.rows;
+    const int at = number < keys.dense ? number : rows.extra[keys.extra + number - keys.others];
+    const int page = rows.pages[keys.table + at / rows.page_rows];
+    const int heads = a_.kv.kv_heads + (mutated(Mutant::kPageStride) ? 1 : 0);
+    return (page * heads + kv_head_) * rows.page_rows + at % rows.page_rows;
+  }
+
+  __device__ void find_places() {
+    const Ptr<const Word> values = words_of<Word>(a_.kv.values);
+    const int rows = plain_ ? 1 : rows_;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows * kSplitKeys; i += kAttentionThreads) {
+      const int at = place(i / kSplitKeys, i % kSplitKeys);
+      s_.places[i] = at;
+      if (at < 0 || i / kSplitKeys != rows - 1) continue;
+      constexpr int kLine = 128 / sizeof(Word);  // of L2
+#pragma unroll 1
+      for (int w = 0; w < words_; w += kLine) prefetch(values, int64_t{at} * words_ + w);
+    }
+  }
+
+  template <bool kPlain>
+  __device__ void attend() {
+    score<kPlain>();
+    if (!mutated(Mutant::kSoftmaxWithoutBarrier)) __syncthreads();
+    softmax();
+    if (!mutated(Mutant::kWeighWithoutBarrier)) __syncthreads();
+    weigh<kPlain>();
+  }
+
+  __device__ int found(int row, int key) const { return s_.places[row * kSplitKeys + key]; }
+
   // Scores: eight threads per key, each with some of its words, for all queries that see the key.
+  // Threads load the keys of the block's last row, which sees most; other places are loaded when
+  // they are needed.
+  template <bool kPlain>
   __device__ void score() {
     const Ptr<const Word> keys = words_of<Word>(a_.kv.keys);
     const int d = a_.kv.head_dim;
     const int lane = threadIdx.x % kKeyLanes;
-    constexpr int kAtOnce = kAttentionThreads / kKeyLanes;
-    for (int first = 0; first < keys_; first += kAtOnce) {
-      const int key = first + static_cast<int>(threadIdx.x) / kKeyLanes;
-      int64_t at[kQueries];
-      A score[kQueries];
-      int64_t of_row = -1;
+    const int group = threadIdx.x / kKeyLanes;
+    constexpr int kMine = kKeys<kPlain>;
+    constexpr int kAtOnce = kKeyGroups * kMine;
+    static_assert(kSplitKeys % kAtOnce == 0);
+#pragma unroll 1
+    for (int first = from_ / kAtOnce * kAtOnce; first < keys_; first += kAtOnce) {
+      int at[kMine];
+      A score[kQueries][kMine];
 #pragma unroll
-      for (int j = 0; j < kQueries; ++j) {
-        if (j < queries_ && j % heads_ == 0) of_row = place(j, key);
-        at[j] = j < queries_ ? of_row : -1;
-        score[j] = 0;
+      for (int u = 0; u < kMine; ++u) {
+        at[u] = found(kPlain ? 0 : rows_ - 1, first + group + u * kKeyGroups);
+#pragma unroll
+        for (int j = 0; j < kQueries; ++j) score[j][u] = 0;
       }
-      for (int w = lane; w < words_; w += kKeyLanes) {
-        int64_t have = -1;
-        T x[kN];
+#pragma unroll 1
+      for (int begin = lane; begin < words_; begin += kKeyWords * kKeyLanes) {
+        Word x[kMine][kKeyWords];
 #pragma unroll
-        for (int j = 0; j < kQueries; ++j) {
-          if (at[j] < 0) continue;
-          if (at[j] != have) {
-            have = at[j];
-            take(keys, have + w, x);
+        for (int i = 0; i < kMine * kKeyWords; ++i) {
+          const int u = i / kKeyWords, w = begin + i % kKeyWords * kKeyLanes;
+          x[u][i % kKeyWords] = at[u] >= 0 && w < words_ ? keys[word_of(at[u], w)] : Word{};
+        }
+#pragma unroll
+        for (int v = 0; v < kKeyWords; ++v) {
+          const int w = begin + v * kKeyLanes;
+          if (w >= words_) continue;
+          A numbers[kMine][kN];
+#pragma unroll
+          for (int u = 0; u < kMine; ++u) take(x[u][v], numbers[u]);
+          int row = 0, next_row = heads_;
+#pragma unroll
+          for (int j = 0; j < kQueries; ++j) {
+            if (j >= queries_) continue;
+            if (!kPlain && j == next_row) {
+              ++row;
+              next_row += heads_;
+            }
+            A q[kN];
+            s_.q.take(j * d + w * kN, q);
+#pragma unroll
+            for (int u = 0; u < kMine; ++u) {
+              const int own = kPlain ? at[u] : found(row, first + group + u * kKeyGroups);
+              if (!kPlain && own < 0) continue;
+              if (kPlain || own == at[u]) {
+                multiply(score[j][u], q, numbers[u]);
+              } else {
+                A other[kN];
+                take(keys[word_of(own, w)], other);
+                multiply(score[j][u], q, other);
+              }
+            }
           }
-          for (int e = 0; e < kN; ++e) score[j] += s_.q[j * d + w * kN + e] * static_cast<A>(x[e]);
         }
       }
+      int row = 0, next_row = heads_;
 #pragma unroll
       for (int j = 0; j < kQueries; ++j) {
         if (j >= queries_) continue;
-        for (int step = kKeyLanes / 2; step > 0; step /= 2) {
-          score[j] += __shfl_xor_sync(0xffffffffu, score[j], step);
+        if (!kPlain && j == next_row) {
+          ++row;
+          next_row += heads_;
         }
-        if (lane == 0 && at[j] >= 0) {
-          s_.weights[j * kSplitKeys + key] = score[j] + by_distance(j, base_ + key);
+#pragma unroll
+        for (int u = 0; u < kMine; ++u) {
+          for (int step = kKeyLanes / 2; step > 0; step /= 2) {
+            score[j][u] += __shfl_xor_sync(0xffffffffu, score[j][u], step);
+          }
+          const int key = first + group + u * kKeyGroups;
+          if (lane == 0 && (kPlain ? at[u] : found(row, key)) >= 0) {
+            s_.weights[j * kSplitKeys + key] = score[j][u];
+          }
         }
       }
     }
   }
 
+  static __device__ void multiply(A& sum, const A (&x)[kN], const A (&y)[kN]) {
+#pragma unroll
+    for (int e = 0; e < kN; ++e) sum = fma(x[e], y[e], sum);
+  }
+
   __device__ A by_distance(int query, int number) const {
     const ScoresByDistance<A>& bias = a_.bias;
-    if (bias.table == nullptr) return 0;
     const VisibleKeys keys = s_.visible[query / heads_];
     const int distance =
         mutated(Mutant::kDistanceTurned) ? keys.position - number : number - keys.position;
@@ -245,13 +379,21 @@ class AttentionBlock {
       const VisibleKeys keys = s_.visible[j / heads_];
       const int at = j * kSplitKeys;
       A top = -INFINITY;
+#pragma unroll 2
       for (int k = lane; k < keys_; k += kWarp) {
-        if (keys.has(base_ + k)) top = larger(top, s_.weights[at + k]);
+        if (!keys.has(base_ + k)) continue;
+        A score = s_.weights[at + k];
+        if (!(a_.bias.table == nullptr)) {
+          score += by_distance(j, base_ + k);
+          s_.weights[at + k] = score;
+        }
+        top = larger(top, score);
       }
       for (int step = kWarp / 2; step > 0; step /= 2) {
         top = larger(top, __shfl_xor_sync(0xffffffffu, top, step));
       }
       A total = 0;
+#pragma unroll 2
       for (int k = lane; k < keys_; k += kWarp) {
         if (!keys.has(base_ + k)) continue;
         const A weight = exp(s_.weights[at + k] - top);
@@ -267,67 +409,105 @@ class AttentionBlock {
   }
 
   // Adds weighted values, kPass queries at a time. Sixteen threads per value, one word each.
+  template <bool kPlain>
   __device__ void weigh() {
     for (int first = 0; first < queries_; first += kPass) {
+      const int numbers = min(kPass, queries_ - first) * kValueLanes * kN;
       for (int w = 0; w < words_; w += kValueLanes) {
-        add_values(first, w);
+        add_values<kPlain>(first, w);
         if (!mutated(Mutant::kSumsWithoutBarrier)) __syncthreads();
-        for (int i = threadIdx.x; i < kPassNumbers; i += kAttentionThreads) {
+        for (int i = threadIdx.x; i < numbers; i += kAttentionThreads) {
           const int query = first + i / (kValueLanes * kN);
           const int dimension = w * kN + i % (kValueLanes * kN);
-          if (query < queries_ && is_head(dimension)) leave(query, dimension, i);
+          if (is_head(dimension)) leave(query, dimension, i);
         }
         if (!mutated(Mutant::kPassesOverlap)) __syncthreads();
       }
     }
+    if (a_.grid.splits > 1) leave_totals(false);
+  }
+
+  // none: no key of the split is visible; its sums are not read.
+  __device__ void leave_totals(bool none) {
     const int j = threadIdx.x;
-    if (a_.grid.splits == 1 || j >= queries_) return;
+    if (j >= queries_) return;
     const int64_t part = part_of(j);
-    a_.parts.tops[part] = s_.tops[j];
-    a_.parts.totals[part] = s_.totals[j];
+    a_.parts.tops[part] = none ? A(-INFINITY) : static_cast<A>(s_.tops[j]);
+    a_.parts.totals[part] = none ? A(0) : static_cast<A>(s_.totals[j]);
   }
 
   __device__ bool is_head(int dimension) const {
     return dimension < a_.kv.head_dim || mutated(Mutant::kTailOfHead);
   }
 
-  // Sums for the queries of a pass, words [first_word, first_word + kValueLanes), per warp.
+  // Sums for the queries of a pass, words [first_word, first_word + kValueLanes), per warp. Threads
+  // load the values of the pass's last row, as in score().
+  template <bool kPlain>
   __device__ void add_values(int first, int first_word) {
     const Ptr<const Word> values = words_of<Word>(a_.kv.values);
     const int lane = threadIdx.x % kValueLanes;
+    const int group = threadIdx.x / kValueLanes;
     const int word = first_word + lane;
     const bool mine = word < words_;
+    const int pass = min(kPass, queries_ - first);
+    const int last_row = kPlain ? 0 : (first + pass - 1) / heads_;
     A sum[kPass][kN];
+    int rows[kPass];
 #pragma unroll
     for (int p = 0; p < kPass; ++p) {
+      rows[p] = kPlain ? 0 : (first + p) / heads_;
+#pragma unroll
       for (int e = 0; e < kN; ++e) sum[p][e] = 0;
     }
-    for (int k = threadIdx.x / kValueLanes; mine && k < keys_;
-         k += kAttentionThreads / kValueLanes) {
-      int64_t have = -1;
-      T x[kN];
+    constexpr int kMine = kValues<kPlain>;
+    constexpr int kAtOnce = kValueGroups * kMine;
+#pragma unroll 1
+    for (int begin = from_ / kAtOnce * kAtOnce + group; mine && begin < keys_; begin += kAtOnce) {
+      int at[kMine];
+      Word x[kMine];
 #pragma unroll
-      for (int p = 0; p < kPass; ++p) {
-        if (first + p >= queries_) continue;
-        const int64_t at = place(first + p, k);
-        if (at < 0) continue;
-        if (at != have) {
-          have = at;
-          take(values, have + word, x);
+      for (int u = 0; u < kMine; ++u) {
+        at[u] = found(last_row, begin + u * kValueGroups);
+        x[u] = at[u] >= 0 ? values[word_of(at[u], word)] : Word{};
+      }
+#pragma unroll
+      for (int u = 0; u < kMine; ++u) {
+        if (kPlain && at[u] < 0) continue;
+        const int key = begin + u * kValueGroups;
+        A numbers[kN];
+        take(x[u], numbers);
+#pragma unroll
+        for (int p = 0; p < kPass; ++p) {
+          if (p >= pass) continue;
+          const int own = kPlain ? at[u] : found(rows[p], key);
+          if (!kPlain && own < 0) continue;
+          const A weight = s_.weights[(first + p) * kSplitKeys + key];
+          if (kPlain || own == at[u]) {
+            add(sum[p], weight, numbers);
+          } else {
+            A other[kN];
+            take(values[word_of(own, word)], other);
+            add(sum[p], weight, other);
+          }
         }
-        const A weight = s_.weights[(first + p) * kSplitKeys + k];
-        for (int e = 0; e < kN; ++e) sum[p][e] += weight * static_cast<A>(x[e]);
       }
     }
     const int warp = threadIdx.x / kWarp;
 #pragma unroll
     for (int p = 0; p < kPass; ++p) {
+      if (p >= pass) continue;
+#pragma unroll
       for (int e = 0; e < kN; ++e) {
         const A both = sum[p][e] + __shfl_xor_sync(0xffffffffu, sum[p][e], kValueLanes);
-        const int at = ((warp * kPass + p) * kValueLanes + lane) * kN + e;
-        if (threadIdx.x % kWarp < kValueLanes) s_.sums[at] = both;
+        const int to = ((warp * kPass + p) * kValueLanes + lane) * kN + e;
+        if (threadIdx.x % kWarp < kValueLanes) s_.sums[to] = both;
       }
     }
+  }
+
+  static __device__ void add(A (&sum)[kN], A weight, const A (&x)[kN]) {
+#pragma unroll
+    for (int e = 0; e < kN; ++e) sum[e] = fma(weight, x[e], sum[e]);
   }
 
   // i: index within the pass
@@ -344,80 +524,221 @@ class AttentionBlock {
   }
 
   __device__ int64_t part_of(int query) const {
-    return (row_of(query) * a_.kv.heads + head_of(query)) * a_.grid.splits + blockIdx.z;
+    const int64_t row =
+        mutated(Mutant::kPartsOfAllRows) ? row_of(query) : row_of(query) - a_.first_row;
+    return (row * a_.kv.heads + head_of(query)) * a_.grid.splits + blockIdx.z;
   }
 
-  static __device__ void take(Ptr<const Word> from, int64_t at, T (&x)[kN]) {
-    const Word word = from[at];
-    memcpy(x, &word, sizeof(word));
-  }
+  __device__ int64_t word_of(int at, int word) const { return int64_t{at} * words_ + word; }
 
-  // Not fmax(), which drops NaN.
-  static __device__ A larger(A a, A b) { return b > a || b != b ? b : a; }
+  static __device__ void take(const Word& word, A (&x)[kN]) {
+    T numbers[kN];
+    memcpy(numbers, &word, sizeof(word));
+#pragma unroll
+    for (int e = 0; e < kN; ++e) x[e] = static_cast<A>(numbers[e]);
+  }
 
   const AttentionArguments<T>& a_;
   Shared& s_;
   int first_row_, rows_;
   int kv_head_, first_head_, heads_;
-  int queries_;   // rows times heads
-  int base_;      // number of the split's first key
-  int keys_ = 0;  // of the split, up to the last visible one
-  int words_;     // per head
+  int queries_;  // rows times heads
+  int base_;     // number of the split's first key
+  // Keys of the split, from the first visible one up to the last; see look().
+  int from_ = 0, keys_ = 0;
+  bool plain_ = false;
+  int words_;  // per head
 };
 
+template <class T, class Word, int kQueries>
+__global__ void __launch_bounds__(kAttentionThreads, 4)
+    attention_kernel(const __grid_constant__ AttentionArguments<T> a) {
+  begin_launch();
+  __shared__ typename AttentionBlock<T, Word, kQueries>::Shared shared;
+  AttentionBlock<T, Word, kQueries>(a, shared).run();
+}
+
+inline constexpr int kMergeThreads = 256;
+inline constexpr int kMergeWarps = kMergeThreads / kWarp;
+
+// Merges the softmax of all splits of one row and query head: a thread weighs every
+// kMergeThreads-th split, and groups of threads add every so manyth sum, kLoads words at once.
+// Which split belongs to which thread depends on its number only.
 template <class T, class Word>
-__global__ void attention_kernel(const __grid_constant__ AttentionArguments<T> a) {
-  begin_launch();
-  __shared__ typename AttentionBlock<T, Word>::Shared shared;
-  AttentionBlock<T, Word>(a, shared).run();
-}
-
-// One thread block per row and query head. Merges the softmax of all splits in ascending order.
-template <class T>
-__global__ void merge_kernel(const __grid_constant__ AttentionArguments<T> a) {
-  begin_launch();
+class MergeBlock {
+ public:
   using A = Residual<T>;
-  const int d = a.kv.head_dim;
-  const int64_t head = int64_t{blockIdx.x} * a.kv.heads + blockIdx.y;
-  const int64_t first = head * a.grid.splits;
-  A best = -INFINITY;
-  for (int s = 0; s < a.grid.splits; ++s) {
-    if (a.parts.totals[first + s] == A(0)) continue;
-    const A top = a.parts.tops[first + s];
-    best = top > best || top != top ? top : best;
-  }
-  for (int i = threadIdx.x; i < d; i += kAttentionThreads) {
-    A sum = 0;
-    A whole = 0;
-    for (int s = 0; s < a.grid.splits; ++s) {
-      const A total = a.parts.totals[first + s];
-      if (total == A(0)) continue;
-      const A weight = mutated(Mutant::kNotRescaled) ? A(1) : exp(a.parts.tops[first + s] - best);
-      sum += a.parts.sums[(first + s) * d + i] * weight;
-      whole += total * weight;
+  static constexpr int kN = sizeof(Word) / sizeof(A);
+  static constexpr int kLoads = 4;
+
+  struct Shared {
+    SharedArray<A, kMergeThreads> weights;  // of kMergeThreads splits; negative: no visible key
+    SharedArray<A, kMergeWarps> tops, totals;
+    SharedArray<A, kMergeThreads * kN> sums;  // [groups, head_dim]
+  };
+
+  __device__ MergeBlock(const AttentionArguments<T>& a, Shared& shared)
+      : a_(a),
+        s_(shared),
+        head_(int64_t{blockIdx.x} * a.kv.heads + blockIdx.y),
+        first_(head_ * a.grid.splits),
+        thread_(static_cast<int>(threadIdx.x)),
+        lanes_(a.kv.head_dim / kN),
+        groups_(kMergeThreads / lanes_) {}
+
+  __device__ void run() {
+    const A best = find_best();
+    const int lane = thread_ % lanes_, group = thread_ / lanes_;
+    A sum[kN];
+#pragma unroll
+    for (int e = 0; e < kN; ++e) sum[e] = 0;
+    A total = 0;
+    for (int begin = 0; begin < a_.grid.splits; begin += kMergeThreads) {
+      if (begin > 0 && !mutated(Mutant::kMergeOverlap)) __syncthreads();
+      total += weigh(begin, best);
+      if (!mutated(Mutant::kMergeWithoutBarrier)) __syncthreads();
+      if (group < groups_) add(begin, group, lane, sum);
+      if (mutated(Mutant::kMergeFirst)) break;
     }
-    a.out[head * d + i] = static_cast<T>(sum / whole);
+    total = warp_sum(total);
+    if (thread_ % kWarp == 0) s_.totals[thread_ / kWarp] = total;
+    if (group < groups_) {
+#pragma unroll
+      for (int e = 0; e < kN; ++e) s_.sums[thread_ * kN + e] = sum[e];
+    }
+    __syncthreads();
+    const int d = a_.kv.head_dim;
+    if (thread_ >= d) return;
+    A whole = 0, y = 0;
+    for (int warp = 0; warp < kMergeWarps; ++warp) whole += s_.totals[warp];
+    for (int g = 0; g < groups_; ++g) y += s_.sums[g * d + thread_];
+    const int64_t first_head =
+        mutated(Mutant::kMergeFirstRows) ? 0 : int64_t{a_.first_row} * a_.kv.heads;
+    a_.out[(first_head + head_) * d + thread_] = static_cast<T>(y / whole);
   }
+
+ private:
+  // The maximum score of all splits.
+  __device__ A find_best() {
+    A best = -INFINITY;
+    for (int s = thread_; s < a_.grid.splits; s += kMergeThreads) {
+      if (a_.parts.totals[first_ + s] == A(0)) continue;
+      best = larger(best, static_cast<A>(a_.parts.tops[first_ + s]));
+    }
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      best = larger(best, __shfl_xor_sync(0xffffffffu, best, step));
+    }
+    if (thread_ % kWarp == 0) s_.tops[thread_ / kWarp] = best;
+    __syncthreads();
+    for (int warp = 0; warp < kMergeWarps; ++warp) {
+      best = larger(best, static_cast<A>(s_.tops[warp]));
+    }
+    return best;
+  }
+
+  // Sets the thread's weight of splits from `begin` on. Returns its weighted total.
+  __device__ A weigh(int begin, A best) {
+    const int s = begin + thread_;
+    A weight = -1;
+    A total = 0;
+    if (s < a_.grid.splits) {
+      total = a_.parts.totals[first_ + s];
+      if (!(total == A(0))) {
+        weight = mutated(Mutant::kNotRescaled) ? A(1) : exp(a_.parts.tops[first_ + s] - best);
+        total *= weight;
+      }
+    }
+    s_.weights[thread_] = weight;
+    return total;
+  }
+
+  // Adds a group's share of the splits' sums.
+  __device__ void add(int begin, int group, int lane, A (&sum)[kN]) {
+    const Ptr<const Word> sums = words_of<Word>(a_.parts.sums);
+    for (int s = group; s < min(kMergeThreads, a_.grid.splits - begin); s += kLoads * groups_) {
+      A weight[kLoads];
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) {
+        const int at = s + u * groups_;
+        weight[u] = at < kMergeThreads ? static_cast<A>(s_.weights[at]) : A(-1);
+      }
+      Word x[kLoads];
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) {
+        const int64_t at = first_ + begin + s + u * groups_;
+        x[u] = weight[u] < A(0) ? Word{} : sums[at * lanes_ + lane];
+      }
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) {
+        const A w = weight[u] < A(0) ? A(0) : weight[u];  // then also x is zero
+        A numbers[kN];
+        memcpy(numbers, &x[u], sizeof(Word));
+#pragma unroll
+        for (int e = 0; e < kN; ++e) sum[e] = fma(numbers[e], w, sum[e]);
+      }
+    }
+  }
+
+  const AttentionArguments<T>& a_;
+  Shared& s_;
+  const int64_t head_;   // among the heads of the slice's rows
+  const int64_t first_;  // its first split
+  const int thread_;
+  const int lanes_;   // threads per sum
+  const int groups_;  // of threads
+};
+
+// One thread block per row of the slice and query head.
+template <class T, class Word>
+__global__ void __launch_bounds__(kMergeThreads)
+    merge_kernel(const __grid_constant__ AttentionArguments<T> a) {
+  begin_launch();
+  __shared__ typename MergeBlock<T, Word>::Shared shared;
+  MergeBlock<T, Word>(a, shared).run();
 }
 
-// Partition of a launch for these rows; it determines the size of AttentionParts.
+// Partition of a launch for these rows; it determines the size of AttentionParts. most_bytes: of
+// the parts, unless one thread block's rows need more.
 template <class T>
-AttentionGrid attention_grid(const RowView& rows, int heads, int kv_heads) {
-  return AttentionGrid::of(rows, heads / kv_heads, kMaxQueries<Residual<T>>);
+AttentionGrid attention_grid(const RowView& rows, const HeadShape& heads,
+                             int64_t most_bytes = kMostPartBytes) {
+  using A = Residual<T>;
+  AttentionGrid g = AttentionGrid::of(rows, heads.heads / heads.kv_heads, kMaxQueries<A>);
+  const int64_t row_bytes =
+      int64_t{heads.heads} * g.splits * (heads.head_dim + 2) * static_cast<int64_t>(sizeof(A));
+  const int64_t blocks = most_bytes / (row_bytes * g.block_rows);
+  g.slice_rows = rows.rows;
+  if (g.splits > 1 && blocks * g.block_rows < rows.rows) {
+    g.slice_rows = static_cast<int>(blocks < 1 ? 1 : blocks) * g.block_rows;
+  }
+  return g;
 }
 
 // REQUIRES: head_dim <= kMaxHeadDim; a.grid is attention_grid(); a.parts is set if it has several
 // splits.
 template <class T>
-void attention(Stream stream, const AttentionArguments<T>& a) {
+void attention(Stream stream, AttentionArguments<T> a) {
+  using A = Residual<T>;
   const AttentionGrid& g = a.grid;
   const bool wide = a.kv.head_dim * sizeof(T) % sizeof(uint4) == 0;
-  launch(stream, wide ? attention_kernel<T, uint4> : attention_kernel<T, T>,
-         {kAttentionThreads, (a.rows.rows + g.block_rows - 1) / g.block_rows,
-          a.kv.kv_heads * g.head_parts, g.splits},
-         a);
-  if (g.splits == 1) return;
-  launch(stream, merge_kernel<T>, {kAttentionThreads, a.rows.rows, a.kv.heads}, a);
+  const bool few = g.block_rows * g.block_heads <= kFewQueries;
+  const auto kernel = !wide ? attention_kernel<T, T, kMaxQueries<A>>
+                      : few ? attention_kernel<T, uint4, kFewQueries>
+                            : attention_kernel<T, uint4, kMaxQueries<A>>;
+  const bool wide_sums = a.kv.head_dim * sizeof(A) % sizeof(uint4) == 0;
+  for (int first = 0; first < a.rows.rows; first += g.slice_rows) {
+    const int left = a.rows.rows - first;
+    const int rows = left < g.slice_rows ? left : g.slice_rows;
+    a.first_row = first;
+    a.end_row = first + rows;
+    launch(stream, kernel,
+           {kAttentionThreads, (rows + g.block_rows - 1) / g.block_rows,
+            a.kv.kv_heads * g.head_parts, g.splits},
+           a);
+    if (g.splits == 1) continue;
+    launch(stream, wide_sums ? merge_kernel<T, uint4> : merge_kernel<T, A>,
+           {kMergeThreads, rows, a.kv.heads}, a);
+  }
 }
 
 }  // namespace tandem::cuda

@@ -1,7 +1,7 @@
 // Element-wise kernels between the products. CUDA counterpart of cpu/elementwise.h.
 //
-// The kernels favour simplicity over speed: one thread block per row, or per row and head. A row's
-// result depends on that row only.
+// The kernels favour simplicity over speed: one thread block per row, or per row and some heads. A
+// row's result depends on that row only.
 #pragma once
 
 #include <cstdint>
@@ -207,58 +207,59 @@ struct Rotation {
   R factor = 1;                                    // scales cosines and sines
 };
 
-// One thread block per row. Threads process pairs (i, i + head_dim / 2) of query and key heads,
-// then values.
+// A thread per pair (i, i + head_dim / 2) of a row: of query heads, then of keys, then of values.
+// Thread blocks of a row: blockIdx.y. Heads of odd size are not rotated; their last pair is one
+// element.
 template <class T, class R>
-__global__ void rope_and_store_kernel(Ptr<T> qkv, RowView rows, PagedHeads<T> kv,
-                                      Rotation<R> rotation) {
+__global__ void __launch_bounds__(kThreads)
+    rope_and_store_kernel(Ptr<T> qkv, RowView rows, PagedHeads<T> kv, Rotation<R> rotation) {
   begin_launch();
   const int64_t r = blockIdx.x;
-  const int half = kv.head_dim / 2;
+  const int half = (kv.head_dim + 1) / 2;
+  const int pair = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+  const int head = pair / half;
+  const int i = pair % half;
+  if (head >= kv.heads + 2 * kv.kv_heads && !mutated(Mutant::kRopeTail)) return;
   const int next = mutated(Mutant::kRopeNeighbours) ? 1 : half;
-  const Ptr<T> row = qkv + r * (kv.heads + 2 * kv.kv_heads) * kv.head_dim;
-  const auto position = static_cast<float>(rows.position[r]);
-  const bool rotate = !(rotation.inverse_frequencies == nullptr);
-  const int64_t place = mutated(Mutant::kStoreInOrder) ? r : rows.slot[r];
-  const int64_t page = place / rows.page_rows;
-  const int64_t slot = place % rows.page_rows;
-  for (int p = threadIdx.x; p < (kv.heads + kv.kv_heads) * half; p += kThreads) {
-    const int head = p / half;
-    const int i = p % half;
-    const R angle = rotate ? static_cast<R>(position * rotation.inverse_frequencies[i]) : R(0);
-    const R c = rotate ? rotation.factor * cos(angle) : R(1);
-    const R s = rotate ? rotation.factor * sin(angle) : R(0);
-    const Ptr<T> from = row + head * kv.head_dim;
-    const R a = static_cast<R>(from[i]);
-    const R b = static_cast<R>(from[i + next]);
-    const int kv_head = head - kv.heads;
-    const Ptr<T> to =
-        kv_head < 0
-            ? from
-            : kv.keys + ((page * kv.kv_heads + kv_head) * rows.page_rows + slot) * kv.head_dim;
-    to[i] = static_cast<T>(a * c - b * s);
-    to[i + next] = static_cast<T>(b * c + a * s);
+  const bool two = i + half < kv.head_dim;
+  const bool rotate = !(rotation.inverse_frequencies == nullptr) && head < kv.heads + kv.kv_heads;
+  if (head < kv.heads && !rotate) return;
+  // All loads come first, so that none waits for another.
+  const Ptr<T> from = qkv + ((r * (kv.heads + 2 * kv.kv_heads) + head) * kv.head_dim + i);
+  T a = from[0];
+  T b = two ? static_cast<T>(from[next]) : T{};
+  const float position = rotate ? static_cast<float>(rows.position[r]) : 0.0f;
+  const float frequency = rotate ? static_cast<float>(rotation.inverse_frequencies[i]) : 0.0f;
+  const int64_t place = head < kv.heads || mutated(Mutant::kStoreInOrder) ? r : rows.slot[r];
+  if (rotate) {
+    const R angle = static_cast<R>(position * frequency);
+    const R c = rotation.factor * cos(angle);
+    const R s = rotation.factor * sin(angle);
+    const R x = static_cast<R>(a), y = static_cast<R>(b);
+    a = static_cast<T>(x * c - y * s);
+    b = static_cast<T>(y * c + x * s);
   }
-  if (kv.head_dim % 2 != 0) {  // no rotation in this case; the last element has no partner
-    for (int h = threadIdx.x; h < kv.kv_heads; h += kThreads) {
-      const int64_t at = (page * kv.kv_heads + h) * rows.page_rows + slot;
-      kv.keys[(at + 1) * kv.head_dim - 1] = row[(kv.heads + h + 1) * kv.head_dim - 1];
-    }
+  Ptr<T> to = from;
+  if (head >= kv.heads) {
+    const bool key = head < kv.heads + kv.kv_heads;
+    const int kv_head = head - kv.heads - (key ? 0 : kv.kv_heads);
+    const int64_t row =
+        (place / rows.page_rows * kv.kv_heads + kv_head) * rows.page_rows + place % rows.page_rows;
+    to = (key ? kv.keys : kv.values) + (row * kv.head_dim + i);
   }
-  const Ptr<T> value = row + (kv.heads + kv.kv_heads) * kv.head_dim;
-  for (int i = threadIdx.x; i < kv.kv_heads * kv.head_dim; i += kThreads) {
-    const int64_t at = (page * kv.kv_heads + i / kv.head_dim) * rows.page_rows + slot;
-    kv.values[at * kv.head_dim + i % kv.head_dim] = value[i];
-  }
+  to[0] = a;
+  if (two) to[next] = b;
 }
 
 // qkv: [rows, (heads + 2 kv_heads) * head_dim]. Rotates queries in place; stores rotated keys and
-// values at the rows' slots. heads may be 0: only keys and values.
+// values at the rows' slots. heads may be 0: only keys and values. Rotation requires an even
+// head_dim.
 template <class T>
 void rope_and_store(Stream stream, Ptr<T> qkv, const RowView& rows, const PagedHeads<T>& kv,
                     const Rotation<Residual<T>>& rotation) {
-  launch(stream, rope_and_store_kernel<T, Residual<T>>, {kThreads, rows.rows}, qkv, rows, kv,
-         rotation);
+  const int pairs = (kv.heads + 2 * kv.kv_heads) * ((kv.head_dim + 1) / 2);
+  launch(stream, rope_and_store_kernel<T, Residual<T>>,
+         {kThreads, rows.rows, (pairs + kThreads - 1) / kThreads}, qkv, rows, kv, rotation);
 }
 
 template <class R>

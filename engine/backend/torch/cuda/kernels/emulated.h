@@ -33,6 +33,7 @@
 #define __host__
 #define __shared__ static  // thread blocks run one after another
 #define __grid_constant__
+#define __launch_bounds__(...)
 
 namespace tandem::cuda {
 
@@ -210,6 +211,11 @@ Ptr<const Word> words_of(const Ptr<T>& p) {
   return {p.memory(), p.at()};
 }
 
+template <class T>
+uintptr_t address_of(const Ptr<T>& p) {
+  return p.address();
+}
+
 template <class T, int N>
 class SharedArray {
  public:
@@ -220,6 +226,16 @@ class SharedArray {
   SharedArray& operator=(const SharedArray&) = delete;
 
   emulator::Ref<T> operator[](int64_t i) { return {&memory_, i * static_cast<int64_t>(sizeof(T))}; }
+
+  template <int n>
+  void take(int64_t i, T (&x)[n]) {
+    constexpr size_t kWord = sizeof(x) % sizeof(uint4) == 0 ? sizeof(uint4) : sizeof(T);
+    const int64_t at = i * static_cast<int64_t>(sizeof(T));
+    for (size_t b = 0; b < sizeof(x); b += kWord) {
+      const std::byte* const from = memory_.to_read(at + static_cast<int64_t>(b), kWord, kWord);
+      std::memcpy(reinterpret_cast<std::byte*>(x) + b, from, kWord);
+    }
+  }
 
  private:
   T data_[N];

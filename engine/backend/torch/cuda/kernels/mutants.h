@@ -21,6 +21,7 @@ namespace tandem::cuda {
   X(EmbedAdapters, "rows without a token are embedded too")                                       \
   X(RopeNeighbours, "adjacent dimensions are rotated together")                                   \
   X(StoreInOrder, "keys are stored at the row number instead of the slot")                        \
+  X(RopeTail, "threads past a row's last pair continue in the next row")                          \
   X(GateRows, "`up` is read at the next row's gate")                                              \
   X(SoftmaxWithoutBarrier, "softmax weights are computed without a barrier after the scores")     \
   X(WeighWithoutBarrier, "values are added without a barrier after the weights")                  \
@@ -35,6 +36,13 @@ namespace tandem::cuda {
   X(PageStride, "the page stride is one head too large")                                          \
   X(DistanceTurned, "the distance bias has the wrong sign of distance")                           \
   X(TailOfHead, "elements past the end of a head are written")                                    \
+  X(PlacesWithoutBarrier, "keys are loaded without a barrier after the look-up of their places")  \
+  X(PlainAlways, "all rows of a block have the places of the last one")                           \
+  X(PartsOfAllRows, "a later slice writes its parts at the numbers of all rows")                  \
+  X(MergeWithoutBarrier, "sums are merged without a barrier after the weights")                   \
+  X(MergeOverlap, "the next splits' weights overwrite those still being read")                    \
+  X(MergeFirst, "splits past the first kMergeThreads are not merged")                             \
+  X(MergeFirstRows, "every slice writes the first rows")                                          \
   X(PromptsCut, "a window cuts off prompts")                                                      \
   X(OneDirection, "overlapping rows are always moved first to last")                              \
   X(MovesAtOnce, "moves run in separate blocks, in any order")                                    \

@@ -19,11 +19,31 @@ __host__ __device__ const Word* words_of(const T* p) {
   return reinterpret_cast<const Word*>(p);
 }
 
+template <class T>
+__device__ uintptr_t address_of(const T* p) {
+  return reinterpret_cast<uintptr_t>(p);
+}
+
 template <class T, int N>
-struct SharedArray {
+struct alignas(16) SharedArray {
   T data[N];
 
   __device__ T& operator[](int i) { return data[i]; }
+
+  template <int n>
+  __device__ void take(int i, T (&x)[n]) const {
+    if constexpr (n * sizeof(T) % sizeof(uint4) == 0) {
+      uint4 words[n * sizeof(T) / sizeof(uint4)];
+#pragma unroll
+      for (int w = 0; w < n * sizeof(T) / sizeof(uint4); ++w) {
+        words[w] = reinterpret_cast<const uint4*>(data + i)[w];
+      }
+      memcpy(x, words, sizeof(x));
+    } else {
+#pragma unroll
+      for (int e = 0; e < n; ++e) x[e] = data[i + e];
+    }
+  }
 };
 
 // p[i], for memory that is constant and read by one thread block only. Bypasses L1, which then

@@ -5,6 +5,7 @@
 // __shfl_xor_sync, exp and similar. Own names:
 //   Ptr<T>             T*; accesses are checked when emulated
 //   words_of<Word>(p)  p as words of another type
+//   address_of(p)      p as a number, for its alignment
 //   read_once(p, i)    p[i], 16 bytes of constant memory that are read once
 //   mma_bf16(c, a, b0, b1), mma_half(c, a, b0, b1)
 //                      warp-level c += a * b on tensor cores, 16x16 by 16x8 elements of 16 bits,
@@ -16,6 +17,8 @@
 //   begin_launch()     both
 //   prefetch(p, i)     p[i] will be read soon; allowed before wait_for_last()
 //   SharedArray<T, N>  T[N] in shared memory: `__shared__ SharedArray<float, 4> sums;`
+//                      sums.take(i, x) copies elements from i on to the array x, in words of 16
+//                      bytes if x is whole words; i must then be aligned to them
 //   Geometry, Stream, launch(stream, kernel, geometry, arguments...)
 //   mutated(mutant)    see mutants.h
 #pragma once

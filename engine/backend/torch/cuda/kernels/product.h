@@ -21,6 +21,7 @@
 namespace tandem::cuda {
 
 inline constexpr int kMostNormedRows = 4;  // each thread block normalizes them itself
+inline constexpr int kProductBlocks = 2;   // that a multiprocessor runs at once
 inline constexpr int kStepInputs = 32;     // two instructions; a lane has eight consecutive inputs
 
 // A matrix [outs, in] as tiles [tiles][steps][2][kWarp] of 16-byte words (eight elements), padded
@@ -120,16 +121,44 @@ class ProductBlock {
   __device__ ProductBlock(const ProductArguments<T>& a, Shared& shared)
       : a_(a), s_(shared), warp_(threadIdx.x / kWarp), lane_(threadIdx.x % kWarp) {}
 
-  // groups in the whole launch
+  // groups in the whole launch. The words after those being multiplied are loaded meanwhile, also
+  // while the warps' sums of a group are added.
   __device__ void run(int64_t groups) {
     let_next_begin();
     prefetch_first();
     wait_for_last();
+    const int steps = a_.shape.steps();
+    uint4 next[kDepth][kTiles][2];
+    load(blockIdx.x, warp_, next);
     if constexpr (kNormed) scale_rows();
     End end(a_, s_.sums);
     for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
       float c[kTiles][kRowTiles][4] = {};
-      add_steps(group, c);
+#pragma unroll 1
+      for (int first = warp_; first < steps; first += kProductWarps * kDepth) {
+        uint4 x[kDepth][kRowTiles];
+#pragma unroll
+        for (int i = 0; i < kDepth * kRowTiles; ++i) {
+          const int d = i / kRowTiles, tile = i % kRowTiles;
+          x[d][tile] = inputs(tile, first + d * kProductWarps);
+        }
+        uint4 w[kDepth][kTiles][2];
+        memcpy(w, next, sizeof(w));
+        const int after = first + kProductWarps * kDepth;
+        if (after < steps) {
+          load(group, after, next);
+        } else if (group + gridDim.x < groups) {
+          load(group + gridDim.x, warp_, next);
+        }
+#pragma unroll
+        for (int d = 0; d < kDepth; ++d) {
+          if (first + d * kProductWarps >= steps) continue;
+#pragma unroll
+          for (int i = 0; i < kTiles * kRowTiles; ++i) {
+            multiply(c[i % kTiles][i / kTiles], w[d][i % kTiles], x[d][i / kTiles]);
+          }
+        }
+      }
       end.finish(group, c);
       if (mutated(Mutant::kProductFirstTile)) break;
     }
@@ -154,6 +183,21 @@ class ProductBlock {
     }
   }
 
+  // The weights of a group for kDepth steps of a warp, from step `first` on.
+  __device__ void load(int64_t group, int first, uint4 (&w)[kDepth][kTiles][2]) const {
+    const int steps = a_.shape.steps();
+    const int64_t stride = int64_t{steps + (mutated(Mutant::kProductStride) ? 1 : 0)} * 2 * kWarp;
+    const Ptr<const uint4> weights =
+        words_of<uint4>(a_.weights) + (group * kTiles * stride + lane_);
+#pragma unroll
+    for (int i = 0; i < kDepth * kTiles * 2; ++i) {
+      const int d = i / (2 * kTiles), tile = i / 2 % kTiles;
+      const int step = first + d * kProductWarps;
+      w[d][tile][i % 2] =
+          step < steps ? read_once(weights, tile * stride + (2 * step + i % 2) * kWarp) : uint4{};
+    }
+  }
+
   // Norm factor of this lane's row, in norm_kernel's order of summation.
   __device__ void scale_rows() {
     const int64_t in = a_.shape.in;
@@ -163,37 +207,6 @@ class ProductBlock {
       const float scale =
           1.0f / sqrt(block_sum(squares, s_.squares) / static_cast<float>(in) + a_.norm.eps);
       if (r == own) scale_ = scale;
-    }
-  }
-
-  __device__ void add_steps(int64_t group, float (&c)[kTiles][kRowTiles][4]) {
-    const int steps = a_.shape.steps();
-    const int64_t stride = int64_t{steps + (mutated(Mutant::kProductStride) ? 1 : 0)} * 2 * kWarp;
-    const Ptr<const uint4> weights =
-        words_of<uint4>(a_.weights) + (group * kTiles * stride + lane_);
-    for (int first = warp_; first < steps; first += kProductWarps * kDepth) {
-      uint4 w[kDepth][kTiles][2];
-#pragma unroll
-      for (int d = 0; d < kDepth; ++d) {
-        const int step = first + d * kProductWarps;
-#pragma unroll
-        for (int i = 0; i < 2 * kTiles; ++i) {
-          w[d][i / 2][i % 2] = step < steps
-                                   ? read_once(weights, i / 2 * stride + (2 * step + i % 2) * kWarp)
-                                   : uint4{};
-        }
-      }
-#pragma unroll
-      for (int d = 0; d < kDepth; ++d) {
-        const int step = first + d * kProductWarps;
-        if (step >= steps) continue;
-#pragma unroll
-        for (int tile = 0; tile < kRowTiles; ++tile) {
-          const uint4 x = inputs(tile, step);
-#pragma unroll
-          for (int i = 0; i < kTiles; ++i) multiply(c[i][tile], w[d][i], x);
-        }
-      }
     }
   }
 
@@ -245,7 +258,8 @@ class ProductBlock {
 };
 
 template <class T, int kTiles, int kRowTiles, bool kNormed>
-__global__ void product_kernel(const __grid_constant__ ProductArguments<T> a, int64_t groups) {
+__global__ void __launch_bounds__(kProductThreads, kProductBlocks)
+    product_kernel(const __grid_constant__ ProductArguments<T> a, int64_t groups) {
   using Block = ProductBlock<T, kTiles, kRowTiles, kNormed>;
   __shared__ typename Block::Shared shared;
   Block(a, shared).run(groups);

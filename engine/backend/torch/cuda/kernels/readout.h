@@ -11,8 +11,10 @@
 
 namespace tandem::cuda {
 
-inline constexpr int kReadThreads = 256;
+inline constexpr int kReadThreads = 1024;
 inline constexpr int kReadWarps = kReadThreads / kWarp;
+inline constexpr int kReadWords = 4;  // of 16 bytes, that a thread loads at once
+inline constexpr int kChooseThreads = 256;
 // sampling::kLanes and kBlock: the partition of a row's sums.
 inline constexpr int kSumLanes = 16;
 inline constexpr int kSumBlock = 1024;
@@ -102,6 +104,8 @@ class RowBlock {
   struct Shared {
     SharedArray<float, kReadWarps> numbers;
     SharedArray<int32_t, kReadWarps> tokens;
+    SharedArray<int32_t, kAnsweredTop> top;  // of thread 0
+    SharedArray<float, kAnsweredTop> top_logit;
     SharedArray<double, kReadThreads> lanes;
     SharedArray<double, kMostReadVocab / kSumBlock> blocks;
   };
@@ -112,18 +116,19 @@ class RowBlock {
   // The result is valid in thread 0.
   __device__ RowAnswer run() {
     RowAnswer a;
-    const Ranking first = best({INFINITY, -1});
+    const Ranking first = scan();
     a.max = first.number;
     a.argmax = first.token;
-    a.valid = all_below_infinity() && first.number > -INFINITY ? 1 : 0;
+    const bool below_infinity = first.number < INFINITY || mutated(Mutant::kReadNan);
+    a.valid = below_infinity && first.number > -INFINITY ? 1 : 0;
     if (a.valid == 0) return a;  // uniform over the thread block
     Ranking last = first;
-#pragma unroll  // a variable index would place the answer in local memory
-    for (int i = 0; i < kAnsweredTop; ++i) {
-      if (i >= q_.top) continue;
+#pragma unroll 1
+    for (int i = 0; i < min(q_.top, kAnsweredTop); ++i) {
       if (i > 0) last = best(last);
-      a.top[i] = last.token;
-      a.top_logit[i] = last.number;
+      if (thread_ != 0) continue;
+      s_.top[i] = last.token;
+      s_.top_logit[i] = last.number;
     }
     if (q_.scored >= 0) a.scored = x_[q_.scored];
     if (q_.sums != 0) a.log_sum = sum(a.max, 1.0f);
@@ -133,51 +138,93 @@ class RowBlock {
       a.drawn = drawn.token == kNoToken ? -1 : drawn.token;
       if (a.drawn >= 0) a.drawn_logit = x_[a.drawn];
     }
+#pragma unroll  // a variable index would place the answer in local memory
+    for (int i = 0; i < kAnsweredTop; ++i) {
+      if (i >= q_.top || thread_ != 0) continue;
+      a.top[i] = s_.top[i];
+      a.top_logit[i] = s_.top_logit[i];
+    }
     return a;
   }
 
  private:
   // First in rank over all threads; all threads get it.
   __device__ Ranking first_of(Ranking mine) {
-    for (int step = kWarp / 2; step > 0; step /= 2) {
-      const Ranking other = {__shfl_xor_sync(0xffffffffu, mine.number, step),
-                             __shfl_xor_sync(0xffffffffu, mine.token, step)};
-      if (other.before(mine)) mine = other;
-    }
+    mine = first_of_warp(mine);
     if (thread_ % kWarp == 0) {
       s_.numbers[thread_ / kWarp] = mine.number;
       s_.tokens[thread_ / kWarp] = mine.token;
     }
     if (!mutated(Mutant::kReadBestEarly)) __syncthreads();
-    for (int warp = 0; warp < kReadWarps; ++warp) {
-      const Ranking other = {s_.numbers[warp], s_.tokens[warp]};
+    static_assert(kReadWarps == kWarp);
+    const Ranking all = first_of_warp({s_.numbers[thread_ % kWarp], s_.tokens[thread_ % kWarp]});
+    if (!mutated(Mutant::kReadBestOverlap)) __syncthreads();
+    return all;
+  }
+  static __device__ Ranking first_of_warp(Ranking mine) {
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      const Ranking other = {__shfl_xor_sync(0xffffffffu, mine.number, step),
+                             __shfl_xor_sync(0xffffffffu, mine.token, step)};
       if (other.before(mine)) mine = other;
     }
-    if (!mutated(Mutant::kReadBestOverlap)) __syncthreads();
     return mine;
   }
 
   __device__ int vocab() const { return q_.vocab + (mutated(Mutant::kReadVocab) ? 1 : 0); }
 
-  // The token ranked directly after `last`.
-  __device__ Ranking best(const Ranking& last) {
-    Ranking mine = {-INFINITY, kNoToken};
-    for (int i = thread_; i < vocab(); i += kReadThreads) {
-      const Ranking one = {x_[i], i};
-      const bool open = last.token < 0 || last.before(one);
-      if (open && one.before(mine)) mine = one;
+  // Calls f(logit, token) for the thread's share of the first n logits, in ascending order. Words
+  // of 16 bytes, except at the ends of a row that is not aligned to them.
+  template <class F>
+  __device__ void each(int n, const F& f) const {
+    constexpr int kIn = sizeof(uint4) / sizeof(float);
+    const int head = min(n, static_cast<int>((0 - address_of(x_)) / sizeof(float) % kIn));
+    const int words = (n - head) / kIn;
+    const Ptr<const uint4> aligned = words_of<uint4>(x_ + head);
+    if (thread_ < head) f(x_[thread_], thread_);
+#pragma unroll 1
+    for (int first = thread_; first < words; first += kReadWords * kReadThreads) {
+      uint4 x[kReadWords];
+#pragma unroll
+      for (int u = 0; u < kReadWords; ++u) {
+        const int at = first + u * kReadThreads;
+        x[u] = at < words ? aligned[at] : uint4{};
+      }
+#pragma unroll
+      for (int u = 0; u < kReadWords; ++u) {
+        const int at = first + u * kReadThreads;
+        if (at >= words) continue;
+        const int token = head + at * kIn;
+        f(__uint_as_float(x[u].x), token);
+        f(__uint_as_float(x[u].y), token + 1);
+        f(__uint_as_float(x[u].z), token + 2);
+        f(__uint_as_float(x[u].w), token + 3);
+      }
     }
+    const int last = head + words * kIn + thread_;
+    if (last < n) f(x_[last], last);
+  }
+
+  // The best token. Its number is infinite if a logit is NaN or +Inf.
+  __device__ Ranking scan() {
+    Ranking mine = {-INFINITY, kNoToken};
+    each(vocab(), [&](float x, int token) {
+      const Ranking one = {x < INFINITY || mutated(Mutant::kReadNan) ? x : INFINITY, token};
+      if (one.before(mine)) mine = one;
+    });
     return first_of(mine);
   }
 
-  __device__ bool all_below_infinity() {
-    int wrong = 0;
-    for (int i = thread_; i < q_.vocab; i += kReadThreads) wrong |= x_[i] < INFINITY ? 0 : 1;
-    if (mutated(Mutant::kReadNan)) wrong = 0;
-    return first_of({static_cast<float>(wrong), 0}).number == 0.0f;
+  // The token ranked directly after `last`.
+  __device__ Ranking best(const Ranking& last) {
+    Ranking mine = {-INFINITY, kNoToken};
+    each(q_.vocab, [&](float x, int token) {
+      const Ranking one = {x, token};
+      if (last.before(one) && one.before(mine)) mine = one;
+    });
+    return first_of(mine);
   }
 
-  // Sum of exp((x - max) * scale), sixteen threads per block of the row, by lane.
+  // Sum of exp((x - max) * scale), sixteen threads per block of the row, by lane. For thread 0.
   __device__ double sum(float max, float scale) {
     const int blocks = (q_.vocab + kSumBlock - 1) / kSumBlock;
     const int lane = thread_ % kSumLanes;
@@ -185,8 +232,9 @@ class RowBlock {
       const int block = first + thread_ / kSumLanes;
       const int end = min(q_.vocab, (block + 1) * kSumBlock);
       double sum = 0;
+#pragma unroll 8
       for (int i = block * kSumBlock + lane; i < end; i += kSumLanes) {
-        sum += static_cast<double>(weight(i, max, scale));
+        sum += static_cast<double>(weight(x_[i], max, scale));
       }
       s_.lanes[thread_] = sum;
       __syncthreads();
@@ -194,7 +242,9 @@ class RowBlock {
       if (!mutated(Mutant::kReadLanesOverlap)) __syncthreads();
     }
     double total = 0;
-    for (int block = 0; block < blocks; ++block) total += s_.blocks[block];
+    if (thread_ == 0) {
+      for (int block = 0; block < blocks; ++block) total += s_.blocks[block];
+    }
     __syncthreads();
     return total;
   }
@@ -208,21 +258,21 @@ class RowBlock {
     return sum;
   }
 
-  __device__ float weight(int i, float max, float scale) const {
-    return exp_nonpositive(__fmul_rn(__fadd_rn(x_[i], -max), scale));
+  static __device__ float weight(float x, float max, float scale) {
+    return exp_nonpositive(__fmul_rn(__fadd_rn(x, -max), scale));
   }
 
   __device__ Ranking race(float max) {
     Ranking mine = {0, kNoToken};
     const bool turned = mutated(Mutant::kRaceKeyTurned);
-    for (int i = thread_; i < q_.vocab; i += kReadThreads) {
+    each(q_.vocab, [&](float x, int token) {
       const uint32_t word =
-          race_word(q_.key[turned ? 1 : 0], q_.key[turned ? 0 : 1], static_cast<uint32_t>(i));
+          race_word(q_.key[turned ? 1 : 0], q_.key[turned ? 0 : 1], static_cast<uint32_t>(token));
       const float scaled =
-          __fmul_rn(weight(i, max, q_.inverse_temperature), 18446744073709551616.0f);  // 2^64
+          __fmul_rn(weight(x, max, q_.inverse_temperature), 18446744073709551616.0f);  // 2^64
       const float score = __fdiv_rn(scaled, race_exponential(word));
-      if (score > mine.number) mine = {score, i};  // ids ascend, so the lowest id of a tie stays
-    }
+      if (score > mine.number) mine = {score, token};  // ids ascend: the lowest of a tie stays
+    });
     return first_of(mine);
   }
 
@@ -234,8 +284,9 @@ class RowBlock {
 
 // logits: [n, stride]; questions and answers: [n]. A template, so that headers may define it.
 template <class Answer>
-__global__ void answer_rows_kernel(Ptr<const float> logits, int64_t stride,
-                                   Ptr<const RowQuestion> questions, Ptr<Answer> answers) {
+__global__ void __launch_bounds__(kReadThreads)
+    answer_rows_kernel(Ptr<const float> logits, int64_t stride, Ptr<const RowQuestion> questions,
+                       Ptr<Answer> answers) {
   begin_launch();
   __shared__ RowBlock::Shared shared;
   const int64_t row = blockIdx.x;
@@ -250,7 +301,7 @@ template <class Answer>
 __global__ void choose_kernel(Ptr<int32_t> to, Ptr<const int32_t> token,
                               Ptr<const ChosenToken> chosen, int64_t rows, Ptr<const Answer> kept) {
   begin_launch();
-  const int64_t r = blockIdx.x * int64_t{kReadThreads} + threadIdx.x;
+  const int64_t r = blockIdx.x * int64_t{kChooseThreads} + threadIdx.x;
   if (r >= rows) return;
   const ChosenToken c = chosen[r];
   int32_t t = token[r];
@@ -272,8 +323,9 @@ __global__ void choose_kernel(Ptr<int32_t> to, Ptr<const int32_t> token,
 // to[r] = the token selected by chosen[r], or token[r]: see Ops::choose().
 inline void choose(Stream stream, Ptr<int32_t> to, Ptr<const int32_t> token,
                    Ptr<const ChosenToken> chosen, int64_t rows, Ptr<const RowAnswer> kept) {
-  launch(stream, choose_kernel<RowAnswer>, {kReadThreads, (rows + kReadThreads - 1) / kReadThreads},
-         to, token, chosen, rows, kept);
+  launch(stream, choose_kernel<RowAnswer>,
+         {kChooseThreads, (rows + kChooseThreads - 1) / kChooseThreads}, to, token, chosen, rows,
+         kept);
 }
 
 // REQUIRES: 1 <= vocab <= kMostReadVocab for all questions.

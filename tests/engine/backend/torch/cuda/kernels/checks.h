@@ -254,7 +254,7 @@ std::string check_rope(const AttentionShape& s, int rows, bool rotate, uint64_t 
 template <class T>
 void attend(Ptr<T> out, Ptr<const T> qkv, int64_t q_stride, const RowView& rows,
             const PagedHeads<const T>& kv, double scale,
-            const ScoresByDistance<Residual<T>>& bias = {}) {
+            const ScoresByDistance<Residual<T>>& bias = {}, int64_t most_bytes = kMostPartBytes) {
   using A = Residual<T>;
   AttentionArguments<T> a;
   a.out = out;
@@ -264,8 +264,8 @@ void attend(Ptr<T> out, Ptr<const T> qkv, int64_t q_stride, const RowView& rows,
   a.kv = kv;
   a.scale = static_cast<A>(scale);
   a.bias = bias;
-  a.grid = attention_grid<T>(rows, kv.heads, kv.kv_heads);
-  const int64_t parts = int64_t{rows.rows} * kv.heads * a.grid.splits;
+  a.grid = attention_grid<T>(rows, {kv.heads, kv.kv_heads, kv.head_dim}, most_bytes);
+  const int64_t parts = int64_t{a.grid.slice_rows} * kv.heads * a.grid.splits;
   const DeviceArray<A> sums("sums", parts * kv.head_dim);
   const DeviceArray<A> tops("tops", parts);
   const DeviceArray<A> totals("totals", parts);
@@ -277,6 +277,7 @@ void attend(Ptr<T> out, Ptr<const T> qkv, int64_t q_stride, const RowView& rows,
 struct LayerView {
   int window = 0;   // RowView::window
   int prompts = 0;  // in two of three rows
+  int64_t most_bytes = kMostPartBytes;
 };
 
 // Attention of a random case. Only pages of sequences are initialized.
@@ -351,8 +352,8 @@ std::string check_attention(AttentionCase c, const LayerView& layer = {}) {
     bias = {by_distance, AttentionCase::kBefore, AttentionCase::kAfter};
     host_bias = {table.data(), AttentionCase::kBefore, AttentionCase::kAfter};
   }
-  attend<T>(out, qkv, width, view, {s.heads, s.kv_heads, s.head_dim, keys, values}, c.scale(),
-            bias);
+  attend<T>(out, qkv, width, view, {s.heads, s.kv_heads, s.head_dim, keys, values}, c.scale(), bias,
+            layer.most_bytes);
 
   const auto pages = c.store<R>();
   const std::vector<R> queries = in<R>(c.q);

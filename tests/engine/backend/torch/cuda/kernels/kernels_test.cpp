@@ -107,7 +107,7 @@ TEST(AttentionKernel, DistanceBiasAndCrossAttention) {
 
 TEST(AttentionKernel, GridFollowsFromTheRows) {
   RowView rows;
-  rows.most_keys = 256;
+  rows.most_keys = kSplitKeys;
   const auto cut = [&](int together, int group) {
     rows.together = together;
     return AttentionGrid::of(rows, group, 16);
@@ -119,8 +119,57 @@ TEST(AttentionKernel, GridFollowsFromTheRows) {
   EXPECT_EQ(cut(64, 20).head_parts, 2);
   EXPECT_EQ(cut(64, 20).block_heads, 10);
   EXPECT_EQ(cut(64, 20).block_rows, 1);
-  rows.most_keys = 257;
+  rows.most_keys = kSplitKeys + 1;
   EXPECT_EQ(cut(1, 1).splits, 2);
+}
+
+// Parts of a launch fit the given memory, unless one block's rows need more.
+TEST(AttentionKernel, SlicesFollowFromTheMemory) {
+  RowView rows;
+  rows.rows = 100;
+  rows.together = 4;
+  rows.most_keys = 2 * kSplitKeys;
+  constexpr int64_t kRowBytes = int64_t{8} * 2 * (30 + 2) * 4;
+  const auto slice = [&](int64_t bytes) {
+    return attention_grid<float>(rows, {8, 8, 30}, bytes).slice_rows;
+  };
+  EXPECT_EQ(slice(100 * kRowBytes), 100);
+  EXPECT_EQ(slice(100 * kRowBytes - 1), 96);
+  EXPECT_EQ(slice(8 * kRowBytes), 8);
+  EXPECT_EQ(slice(8 * kRowBytes - 1), 4);
+  EXPECT_EQ(slice(1), 4);
+  rows.most_keys = kSplitKeys;
+  EXPECT_EQ(slice(1), 100) << "one split has no parts";
+}
+
+TEST(AttentionKernel, InSlices) {
+  for (const int64_t bytes : {int64_t{1}, int64_t{3000}}) {
+    const LayerView layer{.most_bytes = bytes};
+    EXPECT_EQ(check_attention<float>({{4, 2, 8, 16}, {{90, 13}, {200, 1}, {3, 4}}, 97}, layer), "");
+    EXPECT_EQ(check_attention<Half>({{2, 2, 8, 16}, {{150, 21}}, 98}, layer), "");
+  }
+}
+
+// Windows that begin or end within a split, at its border, and for some rows of a block only.
+TEST(AttentionKernel, WindowsAcrossSplits) {
+  uint64_t seed = 200;
+  for (const int window : {1, kSplitKeys - 1, kSplitKeys, kSplitKeys + 1, 2 * kSplitKeys + 5}) {
+    for (const int context : {kSplitKeys - 3, 2 * kSplitKeys, 3 * kSplitKeys + 7}) {
+      const AttentionShape s{3, 1, 16, 16};
+      EXPECT_EQ(check_attention<BFloat16>({s, {{context, 9}, {5, 1}}, ++seed}, {window, 0}), "");
+      EXPECT_EQ(check_attention<float>({s, {{context, 6}}, ++seed}, {window, 2}), "");
+    }
+  }
+}
+
+// More splits than a block of the merge has threads; heads of odd and of many words.
+TEST(AttentionKernel, OverManySplits) {
+  const int context = kMergeThreads * kSplitKeys + 70;
+  EXPECT_EQ(check_attention<BFloat16>({{1, 1, 8, 16}, {{context, 1}}, 99}), "");
+  EXPECT_EQ(check_attention<float>({{2, 1, 7, 16}, {{9 * kSplitKeys, 2}}, 100}), "");
+  EXPECT_EQ(check_attention<float>({{2, 1, 80, 16}, {{5 * kSplitKeys, 1}, {70, 2}}, 101}), "");
+  EXPECT_EQ(check_attention<Half>({{1, 1, 255, 16}, {{2 * kSplitKeys, 1}}, 102}), "");
+  EXPECT_EQ(check_attention<double>({{1, 1, kMaxHeadDim, 16}, {{2 * kSplitKeys, 1}}, 103}), "");
 }
 
 TEST(AttentionKernel, WithTheLargestHeads) {
@@ -171,14 +220,18 @@ TEST(Launches, AreAsDocumented) {
     EXPECT_EQ(check(), "");
     return emulator::launches() - before;
   };
-  EXPECT_EQ(launches([] { return check_attention<float>({{2, 1, 4, 16}, {{255, 1}}, 95}); }), 1);
-  EXPECT_EQ(launches([] { return check_attention<float>({{2, 1, 4, 16}, {{256, 1}}, 96}); }), 2);
+  EXPECT_EQ(
+      launches([] { return check_attention<float>({{2, 1, 4, 16}, {{kSplitKeys - 1, 1}}, 95}); }),
+      1);
+  EXPECT_EQ(launches([] { return check_attention<float>({{2, 1, 4, 16}, {{kSplitKeys, 1}}, 96}); }),
+            2);
   EXPECT_EQ(launches([] { return check_moves<uint4>({}, 8, 97); }), 1);
 }
 
 TEST(ReadoutKernel, MatchesTheCpu) {
   uint64_t seed = 0;
-  for (const int width : {1, 2, 15, 16, 17, 300, 1023, 1024, 1030, 2100}) {
+  // Rows of odd width begin at any address; some have several words per thread.
+  for (const int width : {1, 2, 3, 5, 15, 16, 17, 300, 1023, 1024, 1030, 2100, 9001}) {
     EXPECT_EQ(check_readout(width, ++seed), "");
   }
 }
@@ -188,7 +241,9 @@ TEST(ReadoutKernel, ChoosesTokens) {
   for (uint64_t seed = 0; seed < 3; ++seed) EXPECT_EQ(check_choices(seed), "");
 }
 
-TEST(ReadoutKernel, OverManyBlocks) { EXPECT_EQ(check_readout(17 * kSumBlock + 5, 40), ""); }
+TEST(ReadoutKernel, OverManyBlocks) {
+  EXPECT_EQ(check_readout((kSumGroups + 1) * kSumBlock + 5, 40), "");
+}
 
 // The arithmetic of sampling equals race.h for every word, and exp equals lanes.h.
 TEST(ReadoutKernel, ComputesTheBitsOfTheCpu) {

@@ -34,7 +34,9 @@ std::string attention() {
                    check_attention<float>({s, {{21, 8}, {4, 2}}, 7}, {4, 0}),
                    check_attention<float>({s, {{21, 8}, {4, 6}}, 8}, {1, 3}),
                    check_attention<float>({biased, {{9, 3}}, 10}),
-                   check_attention<float>({{2, 1, 4, 16}, {{258, 2}}, 9})});
+                   check_attention<float>({{2, 1, 4, 16}, {{258, 2}}, 9}),
+                   check_attention<float>({{8, 2, 4, 16}, {{70, 9}}, 11}, {.most_bytes = 1}),
+                   check_attention<float>({{1, 1, 8, 64}, {{17000, 1}}, 12})});
 }
 
 std::string moves() {
@@ -50,7 +52,7 @@ std::string gathered() { return check_gather<int32_t>({}, 9, 12); }
 
 std::string readout() {
   return first_of({check_readout(40, 1), check_readout(40, 2), check_readout(1500, 3),
-                   check_readout(17 * kSumBlock, 4), check_choices(5)});
+                   check_readout((kSumGroups + 1) * kSumBlock, 4), check_choices(5)});
 }
 
 std::string products() {

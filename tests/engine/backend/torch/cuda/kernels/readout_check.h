@@ -140,7 +140,7 @@ inline std::string check_choices(uint64_t seed) {
   kept[3].valid = 0;
   std::vector<ChosenToken> chosen;
   std::vector<int32_t> token, want;
-  for (int r = 0; r < kReadThreads + 9; ++r) {
+  for (int r = 0; r < kChooseThreads + 9; ++r) {
     const auto answer = static_cast<int32_t>(random() % 6) - 1;
     const auto which = static_cast<int32_t>(random() % 5) - 2;
     chosen.push_back({answer, which});
