@@ -123,7 +123,7 @@ void check_product(Report& report, const std::string& name, const Matrix& m,
   report.same(name + ".other_rows_untouched", untouched);
 }
 
-// Packed products of 1 to 16 rows, with the norm inside and apart, and different grids.
+// Packed products of 1 to 16 rows, with different grids.
 inline void check_matrix(Report& report, const Shape& shape, const Matrix& m, uint64_t seed) {
   const std::string name = "product." + m.name;
   const bool gated = m.then == ProductThen::kGate;
@@ -163,19 +163,13 @@ inline void check_matrix(Report& report, const Shape& shape, const Matrix& m, ui
       });
   std::vector<int> counts;
   for (int n = 1; n <= kMostProductRows; ++n) counts.push_back(n);
-  for (int n = 1; m.normed && n <= kMostNormedRows; ++n) counts.push_back(n);  // again, apart
   int calls = 0;
   check_product(report, name, m, exact, host_bias, seed, counts, [&](int n, auto& out, auto& sums) {
     ProductArguments<BFloat16> a;
     a.shape = packed_shape;
     a.weights = packed.ptr();
     a.rows = n;
-    if (m.normed && n <= kMostNormedRows && calls % 2 == 0) {
-      a.residual = residual.ptr();
-      a.norm = of_norm;
-    } else {
-      a.x = x.ptr();
-    }
+    a.x = x.ptr();
     if (m.bias) a.bias = device_bias.ptr();
     a.then = m.then;
     if (m.wide) {

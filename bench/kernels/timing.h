@@ -225,20 +225,13 @@ class Times {
     const Buffer<BFloat16> weights(numbers_of_one * copies, seed_, 0x1p-6f);
     const Buffer<BFloat16> x(kMostProductRows * m.in, seed_ + 1, 1);
     const Buffer<BFloat16> out(kMostProductRows * m.width());
-    const Buffer<float> residual(kMostProductRows * m.in, seed_ + 2, 1),
-        norm_weight(m.in, seed_, 1);
     const Buffer<float> sums(kMostProductRows * m.width(), seed_ + 3, 1);
-    const auto work = [&](int i, int rows, int blocks, bool normed) {
+    const auto work = [&](int i, int rows, int blocks) {
       ProductArguments<BFloat16> a;
       a.shape = shape;
       a.weights = weights.ptr() + i % copies * numbers_of_one;
       a.rows = rows;
-      if (normed && rows <= kMostNormedRows) {
-        a.residual = residual.ptr();
-        a.norm = {false, norm_weight.ptr(), nullptr, kEps};
-      } else {
-        a.x = x.ptr();
-      }
+      a.x = x.ptr();
       a.then = m.then;
       if (m.wide) {
         a.sums = sums.ptr();
@@ -250,14 +243,11 @@ class Times {
     const std::string name = "product." + m.name;
     for (const int rows : {1, 2, 4, 8, 16}) {
       put(name + ".rows_" + std::to_string(rows), bytes, copies,
-          [&](int i) { work(i, rows, 4, m.normed); });
-      if (rows != 1 && rows != 4 && rows != 16) continue;
-      for (const int blocks : {2, 3, 6, 8}) {
+          [&](int i) { work(i, rows, kProductBlocks); });
+      if (rows != 1 && rows != 16) continue;
+      for (const int blocks : {1, 3, 4}) {
         put(name + ".rows_" + std::to_string(rows) + ".blocks_" + std::to_string(blocks), bytes,
-            copies, [&](int i) { work(i, rows, blocks, m.normed); });
-      }
-      if (rows == 1 && m.normed) {
-        put(name + ".rows_1.norm_apart", bytes, copies, [&](int i) { work(i, 1, 4, false); });
+            copies, [&](int i) { work(i, rows, blocks); });
       }
     }
   }

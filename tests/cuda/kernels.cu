@@ -39,14 +39,14 @@ template __global__ void copy_rows_kernel<int32_t>(int32_t*, const int64_t*, con
                                                    const int64_t*, int64_t);
 template __global__ void gather_kernel<uint4>(GatheredRows<uint4>);
 template __global__ void move_kernel<uint4>(MovedRows<uint4>, int64_t, const RowMove*, int);
-template __global__ void product_kernel<BFloat16, 1, 1, false>(
+template __global__ void product_kernel<BFloat16, 1, 1>(
     const __grid_constant__ ProductArguments<BFloat16>, int64_t);
-template __global__ void product_kernel<BFloat16, 1, 1, true>(
+template __global__ void product_kernel<BFloat16, 1, 2>(
     const __grid_constant__ ProductArguments<BFloat16>, int64_t);
-template __global__ void product_kernel<BFloat16, 2, 1, true>(
+template __global__ void product_kernel<BFloat16, 2, 1>(
     const __grid_constant__ ProductArguments<BFloat16>, int64_t);
-template __global__ void product_kernel<Half, 2, 2, false>(
-    const __grid_constant__ ProductArguments<Half>, int64_t);
+template __global__ void product_kernel<Half, 2, 2>(const __grid_constant__ ProductArguments<Half>,
+                                                    int64_t);
 template __global__ void block_product_kernel<BFloat16, QuantType::kQ80, 1, 1>(
     const __grid_constant__ BlockArguments<BFloat16>, int64_t);
 template __global__ void block_product_kernel<BFloat16, QuantType::kQ40, 1, 1>(

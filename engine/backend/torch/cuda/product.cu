@@ -38,34 +38,23 @@ at::Tensor pack(const at::Tensor& weights, bool pairs) {
   return packed;
 }
 
-bool folds(const LinearInput& x, int64_t rows) {
-  return x.norm != nullptr && x.norm->kind == NormKind::kRms && rows <= kMostNormedRows;
-}
-
 void packed_product(at::Tensor& out, const LinearInput& input, const at::Tensor& weights,
                     int64_t outs, const Epilogue& e) {
   const int64_t rows = input.x.size(0);
-  const bool fold = folds(input, rows);
-  if (input.norm != nullptr && !fold) {
+  if (input.norm != nullptr) {
     TORCH_CHECK(input.normed != nullptr, "a norm without scratch for its rows");
     ops().norm(*input.normed, input.x, *input.norm);
   }
-  const at::Tensor& from = input.norm != nullptr && !fold ? *input.normed : input.x;
+  const at::Tensor& from = input.norm != nullptr ? *input.normed : input.x;
   const bool gated = e.then == ProductThen::kGate;
   for_packed(weights, [&]<class T>() {
     ProductArguments<T> a;
     a.shape = shape_of(outs, input.x.size(1), gated);
     a.weights = data<T>(weights);
     a.rows = static_cast<int>(rows);
-    if (fold) {
-      a.residual = data<float>(from);
-      a.norm = {false, data<float>(input.norm->weight), nullptr,
-                static_cast<float>(input.norm->eps)};
-    } else {
-      TORCH_CHECK(from.scalar_type() == weights.scalar_type(), "packed products of ",
-                  weights.scalar_type(), " with rows of ", from.scalar_type());
-      a.x = data<T>(from);
-    }
+    TORCH_CHECK(from.scalar_type() == weights.scalar_type(), "packed products of ",
+                weights.scalar_type(), " with rows of ", from.scalar_type());
+    a.x = data<T>(from);
     a.bias = data<T>(e.bias);
     a.then = e.then;
     a.activation = e.activation;

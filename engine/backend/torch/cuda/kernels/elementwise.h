@@ -1,7 +1,7 @@
 // Element-wise kernels between the products. CUDA counterpart of cpu/elementwise.h.
 //
-// The kernels favour simplicity over speed: one thread block per row, or per row and some heads. A
-// row's result depends on that row only.
+// One thread block per row, or per row and some heads. A thread issues several loads before it uses
+// the first. A row's result depends on that row only.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,25 @@
 namespace tandem::cuda {
 
 inline constexpr int kThreads = 256;  // per thread block, in this file
+inline constexpr int kAtOnce = 16;    // loads of a thread that are in flight together
+
+// For a thread's elements i of a row: store(i, load(i)).
+template <class R, class Load, class Store>
+__device__ void for_own_elements(int64_t width, const Load& load, const Store& store) {
+  for (int64_t first = threadIdx.x; first < width; first += kThreads * kAtOnce) {
+    R x[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int64_t i = first + u * kThreads;
+      if (i < width) x[u] = load(i);
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int64_t i = first + u * kThreads;
+      if (i < width) store(i, x[u]);
+    }
+  }
+}
 
 // One thread block per row.
 template <class T, class R>
@@ -23,9 +42,9 @@ __global__ void embed_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int32_t> to
   const int64_t r = blockIdx.x;
   if (token[r] < 0 && !mutated(Mutant::kEmbedAdapters)) return;
   const Ptr<const T> from = table + token[r] * width;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    x[r * width + i] = static_cast<R>(from[i]);
-  }
+  for_own_elements<T>(
+      width, [&](int64_t i) { return T(from[i]); },
+      [&](int64_t i, T value) { x[r * width + i] = static_cast<R>(value); });
 }
 
 // x[r] = table[token[r]] for rows with token[r] >= 0. x: [rows, width], table: [vocab, width]
@@ -43,7 +62,8 @@ __global__ void copy_rows_kernel(Ptr<Word> to, Ptr<const int64_t> to_index, Ptr<
   const int64_t i = blockIdx.x;
   const Ptr<Word> t = to + (to_index == nullptr ? i : to_index[i]) * words;
   const Ptr<const Word> f = from + (from_index == nullptr ? i : from_index[i]) * words;
-  for (int64_t w = threadIdx.x; w < words; w += kThreads) t[w] = f[w];
+  for_own_elements<Word>(
+      words, [&](int64_t w) { return Word(f[w]); }, [&](int64_t w, Word x) { t[w] = x; });
 }
 
 // to[to_index[i]] = from[from_index[i]] for i < n. A null index means i. Rows are arrays of 32-bit
@@ -78,9 +98,9 @@ __global__ void add_positions_kernel(Ptr<R> x, Ptr<const T> table, Ptr<const int
   const int64_t r = blockIdx.x;
   if (token[r] < 0) return;
   const Ptr<const T> from = table + position[r] * width;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    x[r * width + i] += static_cast<R>(from[i]);
-  }
+  for_own_elements<R>(
+      width, [&](int64_t i) { return R(x[r * width + i]) + static_cast<R>(from[i]); },
+      [&](int64_t i, R sum) { x[r * width + i] = sum; });
 }
 
 // x[r] += table[position[r]] for rows with token[r] >= 0. x: [rows, width], table: [positions,
@@ -115,16 +135,52 @@ struct NormArguments {
   R eps = 0;
 };
 
+// A thread's elements of a row, in registers as far as kAtOnce elements go.
+template <class From, class R>
+class OwnElements {
+ public:
+  __device__ OwnElements(const Ptr<From>& from, int64_t width) : from_(from), width_(width) {
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int64_t i = int64_t{threadIdx.x} + u * kThreads;
+      x_[u] = i < width ? static_cast<R>(from[i]) : R(0);
+    }
+  }
+
+  // f(u, i) for the elements i in ascending order; at(u, i) is the element.
+  template <class F>
+  __device__ void each(const F& f) const {
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int64_t i = int64_t{threadIdx.x} + u * kThreads;
+      if (i < width_) f(u, i);
+    }
+    for (int64_t i = int64_t{threadIdx.x} + kAtOnce * kThreads; i < width_; i += kThreads) {
+      f(kAtOnce, i);
+    }
+  }
+  __device__ R at(int u, int64_t i) const { return u < kAtOnce ? x_[u] : static_cast<R>(from_[i]); }
+
+ private:
+  const Ptr<From>& from_;
+  const int64_t width_;
+  R x_[kAtOnce];
+};
+
 // A thread's partial sum of squared deviations from the mean, for block_sum().
 template <class From, class R>
-__device__ R own_squares(Ptr<From> from, R mean, int64_t width) {
+__device__ R own_squares(const OwnElements<From, R>& own, R mean) {
   R squares = 0;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    const R x = static_cast<R>(from[i]) - (mutated(Mutant::kMeanNotTaken) ? R(0) : mean);
+  own.each([&](int u, int64_t i) {
+    if (mutated(Mutant::kNormStride) && i >= kThreads) return;
+    const R x = own.at(u, i) - (mutated(Mutant::kMeanNotTaken) ? R(0) : mean);
     squares += x * x;
-    if (mutated(Mutant::kNormStride)) break;
-  }
+  });
   return squares;
+}
+template <class From, class R>
+__device__ R own_squares(Ptr<From> from, R mean, int64_t width) {
+  return own_squares(OwnElements<From, R>(from, width), mean);
 }
 
 // Norm of one row by its thread block. add: adds to the output. `from` and `to` may be the same
@@ -132,22 +188,26 @@ __device__ R own_squares(Ptr<From> from, R mean, int64_t width) {
 template <bool add, class To, class From, class R>
 __device__ void norm_row(Ptr<To> to, Ptr<From> from, const NormArguments<R>& norm, int64_t width) {
   __shared__ BlockSums<R> sums;
+  const OwnElements<From, R> own(from, width);
+  const OwnElements<const R, R> weight(norm.weight, width);
+  const OwnElements<const R, R> bias(norm.bias, norm.layer ? width : 0);
   R mean = 0;
   if (norm.layer) {
     R sum = 0;
-    for (int64_t i = threadIdx.x; i < width; i += kThreads) sum += static_cast<R>(from[i]);
+    own.each([&](int u, int64_t i) { sum += own.at(u, i); });
     mean = block_sum(sum, sums) / static_cast<R>(width);
   }
-  const R squares = own_squares(from, mean, width);
+  const R squares = own_squares(own, mean);
   if (mutated(Mutant::kSumInOneWarp) && threadIdx.x >= kWarp) return;
   if (mutated(Mutant::kHalfShuffle) && threadIdx.x >= width) return;
   const R scale = R(1) / sqrt(block_sum(squares, sums) / static_cast<R>(width) + norm.eps);
-  const int64_t end = mutated(Mutant::kNormWidth) ? width + 1 : width;
-  for (int64_t i = threadIdx.x; i < end; i += kThreads) {
-    R y = norm.weight[i] * ((static_cast<R>(from[i]) - mean) * scale);
-    if (norm.layer) y += norm.bias[i];
+  const auto put = [&](int u, int64_t i) {
+    R y = weight.at(u, i) * ((own.at(u, i) - mean) * scale);
+    if (norm.layer) y += bias.at(u, i);
     to[i] = static_cast<To>(add ? static_cast<R>(to[i]) + y : y);
-  }
+  };
+  own.each(put);
+  if (mutated(Mutant::kNormWidth) && threadIdx.x == 0) put(kAtOnce, width);
 }
 
 // One thread block per row.

@@ -71,8 +71,6 @@ namespace tandem::cuda {
   X(ProductOrder, "the warps' sums are added last to first")                                      \
   X(ProductColumns, "columns past the last are written")                                          \
   X(ProductFirstTile, "a block processes one tile, whatever the grid")                            \
-  X(ProductScale, "all rows get the first row's norm factor")                                     \
-  X(ProductWeightOfNorm, "rows are scaled but not multiplied with the norm's weight")             \
   X(ProductBias, "gated values get the gate's bias")                                              \
   X(ProductAdded, "all rows get the first row's addition before the gate")                        \
   X(PackInOrder, "gated values are packed after the gates instead of alternating")                \

@@ -20,9 +20,8 @@
 
 namespace tandem::cuda {
 
-inline constexpr int kMostNormedRows = 4;  // each thread block normalizes them itself
-inline constexpr int kProductBlocks = 2;   // that a multiprocessor runs at once
-inline constexpr int kStepInputs = 32;     // two instructions; a lane has eight consecutive inputs
+inline constexpr int kProductBlocks = 2;  // that a multiprocessor runs at once
+inline constexpr int kStepInputs = 32;    // two instructions; a lane has eight consecutive inputs
 
 // A matrix [outs, in] as tiles [tiles][steps][2][kWarp] of 16-byte words (eight elements), padded
 // with zeros.
@@ -86,10 +85,8 @@ struct ProductArguments {
   PackedShape shape;
   Ptr<const T> weights = nullptr;  // packed
   int rows = 0;
-  Ptr<const T> x = nullptr;             // [rows, in]; or null, with `residual`
-  Ptr<const float> residual = nullptr;  // [rows, in], to be normalized; rows <= kMostNormedRows
-  NormArguments<float> norm;            // not a layer norm
-  Ptr<const T> bias = nullptr;          // [outs] or null
+  Ptr<const T> x = nullptr;     // [rows, in]
+  Ptr<const T> bias = nullptr;  // [outs] or null
   ProductThen then = ProductThen::kStore;
   Activation activation = Activation::kSilu;
   // Exactly one is set: [rows, outs], or [rows, outs / 2] if gated. kAdd requires `sums`.
@@ -107,16 +104,13 @@ struct ProductArguments {
 
 // The work of one thread block: groups of kTiles tiles in strides of the grid, for up to kRowTiles
 // * 8 rows.
-template <class T, int kTiles, int kRowTiles, bool kNormed>
+template <class T, int kTiles, int kRowTiles>
 class ProductBlock {
  public:
   static constexpr int kDepth = 4 / kTiles;  // steps whose weights are in flight together
 
   using End = ProductEnd<ProductArguments<T>, kTiles, kRowTiles>;
-  struct Shared {
-    typename End::Sums sums;
-    BlockSums<float> squares;
-  };
+  using Shared = typename End::Sums;
 
   __device__ ProductBlock(const ProductArguments<T>& a, Shared& shared)
       : a_(a), s_(shared), warp_(threadIdx.x / kWarp), lane_(threadIdx.x % kWarp) {}
@@ -130,8 +124,7 @@ class ProductBlock {
     const int steps = a_.shape.steps();
     uint4 next[kDepth][kTiles][2];
     load(blockIdx.x, warp_, next);
-    if constexpr (kNormed) scale_rows();
-    End end(a_, s_.sums);
+    End end(a_, s_);
     for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
       float c[kTiles][kRowTiles][4] = {};
 #pragma unroll 1
@@ -198,18 +191,6 @@ class ProductBlock {
     }
   }
 
-  // Norm factor of this lane's row, in norm_kernel's order of summation.
-  __device__ void scale_rows() {
-    const int64_t in = a_.shape.in;
-    const int own = mutated(Mutant::kProductScale) ? 0 : lane_ / 4;
-    for (int r = 0; r < a_.rows; ++r) {
-      const float squares = own_squares(a_.residual + r * in, 0.0f, in);
-      const float scale =
-          1.0f / sqrt(block_sum(squares, s_.squares) / static_cast<float>(in) + a_.norm.eps);
-      if (r == own) scale_ = scale;
-    }
-  }
-
   static __device__ void multiply(float (&c)[4], const uint4 (&w)[2], const uint4& x) {
     const bool turned = mutated(Mutant::kProductHalves);
     add_tile(c, w[turned ? 1 : 0], x.x, x.y);
@@ -230,46 +211,27 @@ class ProductBlock {
     const int64_t k = int64_t{step} * kStepInputs + lane_ % 4 * 8;
     if (row >= a_.rows && !mutated(Mutant::kProductRows)) return {};
     if (k >= a_.shape.in && !mutated(Mutant::kProductTail)) return {};
-    const int64_t at = row * a_.shape.in + k;
-    if constexpr (kNormed) {
-      const Ptr<const uint4> x = words_of<uint4>(a_.residual) + at / 4;
-      const Ptr<const uint4> weight = words_of<uint4>(a_.norm.weight) + k / 4;
-      const uint4 x0 = x[0], x1 = x[1], w0 = weight[0], w1 = weight[1];
-      return {normed(x0.x, w0.x, x0.y, w0.y), normed(x0.z, w0.z, x0.w, w0.w),
-              normed(x1.x, w1.x, x1.y, w1.y), normed(x1.z, w1.z, x1.w, w1.w)};
-    } else {
-      return words_of<uint4>(a_.x)[at / 8];
-    }
-  }
-
-  // Two adjacent inputs, rounded like in norm_kernel.
-  __device__ uint32_t normed(uint32_t x0, uint32_t w0, uint32_t x1, uint32_t w1) const {
-    return normed(x0, w0) | uint32_t{normed(x1, w1)} << 16;
-  }
-  __device__ uint16_t normed(uint32_t x, uint32_t w) const {
-    const float weight = mutated(Mutant::kProductWeightOfNorm) ? 1.0f : __uint_as_float(w);
-    return static_cast<T>(weight * (__uint_as_float(x) * scale_)).bits;
+    return words_of<uint4>(a_.x)[(row * a_.shape.in + k) / 8];
   }
 
   const ProductArguments<T>& a_;
   Shared& s_;
   const int warp_, lane_;
-  float scale_ = 0;
 };
 
-template <class T, int kTiles, int kRowTiles, bool kNormed>
+template <class T, int kTiles, int kRowTiles>
 __global__ void __launch_bounds__(kProductThreads, kProductBlocks)
     product_kernel(const __grid_constant__ ProductArguments<T> a, int64_t groups) {
-  using Block = ProductBlock<T, kTiles, kRowTiles, kNormed>;
+  using Block = ProductBlock<T, kTiles, kRowTiles>;
   __shared__ typename Block::Shared shared;
   Block(a, shared).run(groups);
 }
 
-template <class T, int kTiles, int kRowTiles, bool kNormed = false>
+template <class T, int kTiles, int kRowTiles>
 void launch_product(Stream stream, const ProductArguments<T>& a, int64_t most_blocks) {
   const int64_t outs = a.then == ProductThen::kGate ? kTileOuts : kTiles * kTileOuts;
   const int64_t groups = (a.columns() + outs - 1) / outs;
-  launch(stream, product_kernel<T, kTiles, kRowTiles, kNormed>,
+  launch(stream, product_kernel<T, kTiles, kRowTiles>,
          {kProductThreads, groups < most_blocks ? groups : most_blocks}, a, groups);
 }
 
@@ -277,12 +239,10 @@ void launch_product(Stream stream, const ProductArguments<T>& a, int64_t most_bl
 // the device runs concurrently; does not affect bits.
 template <class T>
 void product(Stream stream, const ProductArguments<T>& a, int64_t most_blocks) {
-  const bool gated = a.then == ProductThen::kGate;
-  if (!(a.residual == nullptr)) {
-    gated ? launch_product<T, 2, 1, true>(stream, a, most_blocks)
-          : launch_product<T, 1, 1, true>(stream, a, most_blocks);
-  } else if (a.rows > kTileRows) {
-    launch_product<T, 2, 2>(stream, a, most_blocks);
+  const bool gated = a.then == ProductThen::kGate;  // a gate's tile and that of its factor
+  if (a.rows > kTileRows) {
+    gated ? launch_product<T, 2, 2>(stream, a, most_blocks)
+          : launch_product<T, 1, 2>(stream, a, most_blocks);
   } else {
     gated ? launch_product<T, 2, 1>(stream, a, most_blocks)
           : launch_product<T, 1, 1>(stream, a, most_blocks);

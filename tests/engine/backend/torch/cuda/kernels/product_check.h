@@ -22,7 +22,6 @@ struct ProductShape {
   int64_t outs = 40;
   int64_t in = 72;
   ProductThen then = ProductThen::kStore;
-  bool normed = false;  // x is the norm of fp32 rows
   bool bias = false;
   bool whole = false;   // small integers, whose sums are exact in any order
   bool in_fp32 = true;  // for kStore: the output type
@@ -77,7 +76,6 @@ class ProductRig {
     weights = numbers(s.outs * s.in, s.whole ? 1 : 1 / std::sqrt(static_cast<double>(s.in)));
     bias = numbers(s.outs, 1);
     residual = numbers(kMostProductRows * s.outs, 1);
-    norm_weight = numbers(s.in, 1);
     packed_shape = {s.outs, s.in, s.then == ProductThen::kGate};
     packed.emplace("packed", packed_shape.words() * 8);
     pack<T>({}, *packed, DeviceArray<T>("weights", weights), packed_shape);
@@ -86,32 +84,22 @@ class ProductRig {
   int64_t width() const { return packed_shape.width(); }
   int64_t columns() const { return s.first > 0 ? s.first : width(); }
 
-  // [rows, columns()] for these rows. fold: fused norm, otherwise a separate one.
-  std::vector<float> run(const std::vector<int>& rows, bool fold = true) const {
-    const std::vector<double> in = taken(x, rows, s.in);
-    const bool on_the_way = s.normed && fold;
-    const DeviceArray<float> before("residual", s.normed ? in : std::vector<double>{});
-    const DeviceArray<T> plain("x", on_the_way ? std::vector<double>{} : in);
-    const DeviceArray<float> weight("norm weight", norm_weight);
+  // [rows, columns()] for these rows.
+  std::vector<float> run(const std::vector<int>& rows) const {
+    const DeviceArray<T> plain("x", taken(x, rows, s.in));
     const DeviceArray<T> b("bias", bias);
     const auto n = static_cast<int64_t>(rows.size());
     ProductArguments<T> a;
     a.shape = packed_shape;
     a.weights = *packed;
     a.rows = static_cast<int>(n);
-    a.norm = {false, weight, nullptr, 1e-5f};
+    a.x = plain;
     a.then = s.then;
     a.activation = s.activation;
     a.end = s.first;
     if (s.bias) a.bias = b;
     const AddedOnDevice additions(added, rows);
     if (s.added) additions.set(a);
-    if (on_the_way) {
-      a.residual = before;
-    } else {
-      a.x = plain;
-      if (s.normed) norm<T>({}, plain, before, a.norm, n, s.in);
-    }
     const bool add = s.then == ProductThen::kAdd;
     const bool in_fp32 = add || (s.then == ProductThen::kStore && s.in_fp32);
     const DeviceArray<T> out("out", in_fp32 ? 0 : n * width());
@@ -159,15 +147,8 @@ class ProductRig {
 
   // Expected result of run(), bit for bit.
   std::vector<float> wanted(const std::vector<int>& rows) const {
-    std::vector<double> in = taken(x, rows, s.in);
+    const std::vector<double> in = taken(x, rows, s.in);
     const auto n = static_cast<int64_t>(rows.size());
-    if (s.normed) {
-      const DeviceArray<float> before("residual", in);
-      const DeviceArray<T> after("normed", n * s.in);
-      const DeviceArray<float> weight("norm weight", norm_weight);
-      norm<T>({}, after, before, {false, weight, nullptr, 1e-5f}, n, s.in);
-      in = after.numbers();
-    }
     std::vector<float> all;
     for (int64_t r = 0; r < n; ++r) {
       for (int64_t c = 0; c < columns(); ++c) {
@@ -200,9 +181,8 @@ class ProductRig {
     for (const double w : weights) bits.push_back(static_cast<T>(w).bits);
     matrix.pack(0, s.outs, bits.data());
     const std::vector<float> host_x = in<float>(taken(x, rows, s.in));
-    const std::vector<float> weight = in<float>(norm_weight), b = in<float>(bias);
-    cpu::Rows<float> from{host_x.data(), static_cast<int64_t>(rows.size()), s.in, {}};
-    if (s.normed) from.norm = {NormKind::kRms, weight.data(), nullptr, 1e-5};
+    const std::vector<float> b = in<float>(bias);
+    const cpu::Rows<float> from{host_x.data(), static_cast<int64_t>(rows.size()), s.in, {}};
     std::vector<float> all = in<float>(taken(residual, rows, width()));
     const cpu::Then then = gated                         ? cpu::Then::kGate
                            : s.then == ProductThen::kAdd ? cpu::Then::kAdd
@@ -223,7 +203,7 @@ class ProductRig {
   const ProductShape s;
   const AddedNumbers added;
   PackedShape packed_shape;
-  std::vector<double> x, weights, bias, residual, norm_weight;
+  std::vector<double> x, weights, bias, residual;
   std::optional<DeviceArray<T>> packed;
 
  private:
@@ -290,7 +270,7 @@ std::string check_product_rows(const ProductShape& s, uint64_t seed, std::vector
     return std::vector<float>(all.begin() + i * rig.columns(),
                               all.begin() + (i + 1) * rig.columns());
   };
-  const int most = s.normed ? kMostNormedRows : kMostProductRows;
+  const int most = kMostProductRows;
   std::vector<std::vector<float>> alone;
   for (int r = 0; r < most; ++r) {
     emulator::seed(seed + static_cast<uint64_t>(r));
@@ -309,9 +289,6 @@ std::string check_product_rows(const ProductShape& s, uint64_t seed, std::vector
                                           alone[static_cast<size_t>(some[static_cast<size_t>(i)])]);
       if (!wrong.empty()) return wrong;
     }
-    if (!s.normed) continue;
-    const std::string folded = same_bits("normed before", rig.run(some, /*fold=*/false), all);
-    if (!folded.empty()) return folded;
   }
   return "";
 }

@@ -63,23 +63,6 @@ TYPED_TEST(ProductKernel, GatesAfterAdditions) {
       if (AddedNumbers::place(static_cast<int>(i / 37)) < 0) ASSERT_EQ(with[i], plain[i]) << i;
     }
   }
-  EXPECT_EQ(
-      check_product<TypeParam>(
-          {.outs = 2 * 20, .in = 264, .then = ProductThen::kGate, .normed = true, .added = true}, 3,
-          51),
-      "");
-}
-
-TYPED_TEST(ProductKernel, FusesTheNorm) {
-  uint64_t seed = 60;
-  for (const ProductThen then : {ProductThen::kStore, ProductThen::kGate}) {
-    for (const int64_t in : {16, 264, 600}) {
-      for (int rows = 1; rows <= kMostNormedRows; ++rows) {
-        const ProductShape s{.outs = 40, .in = in, .then = then, .normed = true};
-        EXPECT_EQ(check_product<TypeParam>(s, rows, ++seed), "");
-      }
-    }
-  }
 }
 
 TYPED_TEST(ProductKernel, FirstColumnsOnly) {
@@ -98,7 +81,6 @@ TYPED_TEST(ProductKernel, IsBatchInvariantUpToSixteenRows) {
   for (const ProductThen then : {ProductThen::kGate, ProductThen::kAdd}) {
     EXPECT_EQ(check_product_rows<TypeParam>({.outs = 20, .in = 72, .then = then}, 91, some), "");
   }
-  EXPECT_EQ(check_product_rows<TypeParam>({.outs = 20, .in = 296, .normed = true}, 93), "");
 }
 
 // The number of blocks does not matter.
@@ -137,14 +119,14 @@ TEST(PackedWeights, PairsAlternateGatesAndValues) {
   EXPECT_EQ(s.out_of(2, 4), -1);
 }
 
-TEST(ProductKernelLaunches, FuseNormAndEpilogue) {
+TEST(ProductKernelLaunches, FuseTheEpilogue) {
   const auto launches = [](const ProductShape& s, int rows) {
     const ProductRig<BFloat16> rig(s, 1);
     const int64_t before = emulator::launches();
     rig.run(first_rows(rows));
     return emulator::launches() - before;
   };
-  EXPECT_EQ(launches({.then = ProductThen::kGate, .normed = true, .bias = true}, 4), 1);
+  EXPECT_EQ(launches({.then = ProductThen::kGate, .bias = true}, 4), 1);
   EXPECT_EQ(launches({.then = ProductThen::kAdd, .bias = true}, 16), 1);
 }
 

@@ -113,8 +113,6 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{Mutant::kProductStride, "product.o", ""},
         Wrong{Mutant::kProductHalves, "product.o", "o.difference"},
         Wrong{Mutant::kProductFirstTile, "product.qkv", "qkv.difference"},
-        Wrong{Mutant::kProductScale, "product.qkv", "qkv.row_bits"},
-        Wrong{Mutant::kProductWeightOfNorm, "product.qkv", "qkv.row_bits"},
         Wrong{Mutant::kPackInOrder, "product.gate_up", "gate_up.difference"},
         Wrong{Mutant::kBlocksHalves, "blocks", "q4_k.gate_up.difference"},
         Wrong{Mutant::kBlocksZero, "blocks", "q8_0.down.difference"},
