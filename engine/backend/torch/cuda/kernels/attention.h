@@ -24,16 +24,16 @@ namespace tandem::cuda {
 
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kSplitKeys = 64;  // a power of two; fewer than cpu::kSplitKeys: more blocks
-inline constexpr int kAttentionThreads = 128;
+inline constexpr int kAttentionThreads = 256;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
 
 inline constexpr int kFewQueries = 4;  // up to this number, a variant with more keys in flight
 
 // Maximum queries per thread block. Queries, scores and places are in shared memory.
 template <class A>
-inline constexpr int kMaxQueries = sizeof(A) == 8     ? kFewQueries
-                                   : kSplitKeys > 128 ? 8
-                                                      : 16;
+inline constexpr int kMaxQueries = sizeof(A) == 8    ? kFewQueries
+                                   : kSplitKeys > 64 ? 8
+                                                     : 16;
 
 // Keys visible to a row, by number. Keys [first, dense) are dense: the number is the cache row.
 // Keys [others, end) are extra: RowView::extra[`extra`] onwards. Same as RowView::first_dense(),
@@ -142,18 +142,16 @@ class AttentionBlock {
   static constexpr int kKeyGroups = kAttentionThreads / kKeyLanes;
   static constexpr int kValueLanes = 16;  // threads per value
   static constexpr int kValueGroups = kAttentionThreads / kValueLanes;
-  // A thread's keys and values at once.
-  template <bool kPlain>
-  static constexpr int kKeys = kPlain && kQueries <= kFewQueries ? 4 : 2;
-  template <bool kPlain>
-  static constexpr int kValues = !kPlain                  ? 2
-                                 : kQueries > kFewQueries ? 4
-                                                          : 8;
-  static constexpr int kPass = 4;  // queries that share a pass over the values
+  static constexpr int kKeys = 2;    // a thread's keys at once
+  static constexpr int kValues = 4;  // a thread's values at once
+  static constexpr int kPass = 4;    // queries that are processed together, unless there is one
   static constexpr int kPassNumbers = kPass * kValueLanes * kN;
+  // Elements of a word of q per 16 bytes of shared memory; see q_at().
+  static constexpr int kChunk = kN * sizeof(A) > sizeof(uint4) ? sizeof(uint4) / sizeof(A) : kN;
 
   struct Shared {
     SharedArray<VisibleKeys, kQueries> visible;      // per row
+    SharedArray<int, kQueries> row;                  // per query, of the block; padding: 0
     SharedArray<int, kQueries * kSplitKeys> places;  // per row and key: see place()
     SharedArray<A, kQueries * kMaxHeadDim> q;
     SharedArray<A, kQueries * kSplitKeys> weights;  // scores, then weights
@@ -170,6 +168,7 @@ class AttentionBlock {
     heads_ = min(a.grid.block_heads, group - part);
     first_head_ = kv_head_ * group + part;
     queries_ = rows_ * heads_;
+    padded_ = (queries_ + kPass - 1) / kPass * kPass;
     base_ = blockIdx.z * kSplitKeys;
     words_ = a.kv.head_dim / kN;
   }
@@ -184,7 +183,13 @@ class AttentionBlock {
     }
     find_places();
     if (!mutated(Mutant::kPlacesWithoutBarrier)) __syncthreads();
-    plain_ ? attend<true>() : attend<false>();
+    if (!plain_) {
+      attend<false, kPass>();
+    } else if (queries_ == 1) {
+      attend<true, 1>();
+    } else {
+      attend<true, kPass>();
+    }
   }
 
  private:
@@ -198,15 +203,26 @@ class AttentionBlock {
     if (static_cast<int>(threadIdx.x) < rows_) {
       s_.visible[threadIdx.x] = visible_keys(a_.rows, first_row_ + static_cast<int>(threadIdx.x));
     }
+    if (static_cast<int>(threadIdx.x) < padded_) {
+      const int j = threadIdx.x;
+      s_.row[j] = j < queries_ ? j / heads_ : 0;
+    }
     const int d = a_.kv.head_dim;
 #pragma unroll 1
-    for (int j = threadIdx.x / kWarp; j < queries_; j += kAttentionWarps) {
-      const int64_t from = row_of(j) * a_.q_stride + int64_t{head_of(j)} * d;
+    for (int j = threadIdx.x / kWarp; j < padded_; j += kAttentionWarps) {
+      const bool padding = j >= queries_;
+      const int64_t from = padding ? 0 : row_of(j) * a_.q_stride + int64_t{head_of(j)} * d;
 #pragma unroll 4
       for (int i = threadIdx.x % kWarp; i < d; i += kWarp) {
-        s_.q[j * d + i] = static_cast<A>(a_.qkv[from + i]) * a_.scale;
+        const A x = padding ? A(0) : static_cast<A>(a_.qkv[from + i]);
+        s_.q[j * d + q_at(i / kN, i % kN)] = x * a_.scale;
       }
     }
+  }
+
+  // Place of an element of a query: words of 16 bytes that lanes read together are adjacent.
+  __device__ int q_at(int word, int element) const {
+    return (element / kChunk * words_ + word) * kChunk + element % kChunk;
   }
 
   // The keys of the split that some row sees, and whether all rows see them all at one place.
@@ -263,13 +279,14 @@ class AttentionBlock {
     }
   }
 
-  template <bool kPlain>
+  // kTogether: queries that are processed together; those past the last are padding.
+  template <bool kPlain, int kTogether>
   __device__ void attend() {
-    score<kPlain>();
+    score<kPlain, kTogether>();
     if (!mutated(Mutant::kSoftmaxWithoutBarrier)) __syncthreads();
     softmax();
     if (!mutated(Mutant::kWeighWithoutBarrier)) __syncthreads();
-    weigh<kPlain>();
+    weigh<kPlain, kTogether>();
   }
 
   __device__ int found(int row, int key) const { return s_.places[row * kSplitKeys + key]; }
@@ -277,30 +294,30 @@ class AttentionBlock {
   // Scores: eight threads per key, each with some of its words, for all queries that see the key.
   // Threads load the keys of the block's last row, which sees most; other places are loaded when
   // they are needed.
-  template <bool kPlain>
+  template <bool kPlain, int kTogether>
   __device__ void score() {
     const Ptr<const Word> keys = words_of<Word>(a_.kv.keys);
     const int d = a_.kv.head_dim;
     const int lane = threadIdx.x % kKeyLanes;
     const int group = threadIdx.x / kKeyLanes;
-    constexpr int kMine = kKeys<kPlain>;
-    constexpr int kAtOnce = kKeyGroups * kMine;
+    constexpr int kAtOnce = kKeyGroups * kKeys;
+    constexpr int kMine = kTogether == 1 ? 1 : kQueries;
     static_assert(kSplitKeys % kAtOnce == 0);
 #pragma unroll 1
     for (int first = from_ / kAtOnce * kAtOnce; first < keys_; first += kAtOnce) {
-      int at[kMine];
-      A score[kQueries][kMine];
+      int at[kKeys];
+      A score[kMine][kKeys];
 #pragma unroll
-      for (int u = 0; u < kMine; ++u) {
+      for (int u = 0; u < kKeys; ++u) {
         at[u] = found(kPlain ? 0 : rows_ - 1, first + group + u * kKeyGroups);
 #pragma unroll
-        for (int j = 0; j < kQueries; ++j) score[j][u] = 0;
+        for (int j = 0; j < kMine; ++j) score[j][u] = 0;
       }
 #pragma unroll 1
       for (int begin = lane; begin < words_; begin += kKeyWords * kKeyLanes) {
-        Word x[kMine][kKeyWords];
+        Word x[kKeys][kKeyWords];
 #pragma unroll
-        for (int i = 0; i < kMine * kKeyWords; ++i) {
+        for (int i = 0; i < kKeys * kKeyWords; ++i) {
           const int u = i / kKeyWords, w = begin + i % kKeyWords * kKeyLanes;
           x[u][i % kKeyWords] = at[u] >= 0 && w < words_ ? keys[word_of(at[u], w)] : Word{};
         }
@@ -308,53 +325,88 @@ class AttentionBlock {
         for (int v = 0; v < kKeyWords; ++v) {
           const int w = begin + v * kKeyLanes;
           if (w >= words_) continue;
-          A numbers[kMine][kN];
+          A numbers[kKeys][kN];
 #pragma unroll
-          for (int u = 0; u < kMine; ++u) take(x[u][v], numbers[u]);
-          int row = 0, next_row = heads_;
+          for (int u = 0; u < kKeys; ++u) take(x[u][v], numbers[u]);
 #pragma unroll
-          for (int j = 0; j < kQueries; ++j) {
-            if (j >= queries_) continue;
-            if (!kPlain && j == next_row) {
-              ++row;
-              next_row += heads_;
-            }
-            A q[kN];
-            s_.q.take(j * d + w * kN, q);
+          for (int t = 0; t < kMine; t += kTogether) {
+            if (t >= queries_) continue;
 #pragma unroll
-            for (int u = 0; u < kMine; ++u) {
-              const int own = kPlain ? at[u] : found(row, first + group + u * kKeyGroups);
-              if (!kPlain && own < 0) continue;
-              if (kPlain || own == at[u]) {
-                multiply(score[j][u], q, numbers[u]);
-              } else {
-                A other[kN];
-                take(keys[word_of(own, w)], other);
-                multiply(score[j][u], q, other);
+            for (int j = t; j < t + kTogether; ++j) {
+              A q[kN];
+              take_query(j * d, w, q);
+              const int row = kPlain ? 0 : static_cast<int>(s_.row[j]);
+#pragma unroll
+              for (int u = 0; u < kKeys; ++u) {
+                const int own = kPlain ? at[u] : found(row, first + group + u * kKeyGroups);
+                if (!kPlain && own < 0) continue;
+                if (kPlain || own == at[u]) {
+                  multiply(score[j][u], q, numbers[u]);
+                } else {
+                  A other[kN];
+                  take(keys[word_of(own, w)], other);
+                  multiply(score[j][u], q, other);
+                }
               }
             }
           }
         }
       }
-      int row = 0, next_row = heads_;
 #pragma unroll
-      for (int j = 0; j < kQueries; ++j) {
-        if (j >= queries_) continue;
-        if (!kPlain && j == next_row) {
-          ++row;
-          next_row += heads_;
-        }
-#pragma unroll
-        for (int u = 0; u < kMine; ++u) {
-          for (int step = kKeyLanes / 2; step > 0; step /= 2) {
-            score[j][u] += __shfl_xor_sync(0xffffffffu, score[j][u], step);
-          }
-          const int key = first + group + u * kKeyGroups;
-          if (lane == 0 && (kPlain ? at[u] : found(row, key)) >= 0) {
-            s_.weights[j * kSplitKeys + key] = score[j][u];
-          }
-        }
+      for (int t = 0; t < kMine; t += kTogether) {
+        if (t >= queries_) continue;
+        leave_scores<kPlain, kTogether>(t, first + group, lane, &score[t]);
       }
+    }
+  }
+
+  // Adds the lanes' shares of the scores of queries [query, query + kTogether) and a thread's keys,
+  // in one order for all. Lanes exchange half of their numbers in each step.
+  template <bool kPlain, int kTogether>
+  __device__ void leave_scores(int query, int first_key, int lane, A (*score)[kKeys]) {
+    if constexpr (kTogether * kKeys == kKeyLanes) {
+      A four[4], two[2];
+      const bool upper = (lane & 4) != 0, second = (lane & 2) != 0, odd = (lane & 1) != 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const A low = score[i / kKeys][i % kKeys], high = score[i / kKeys + 2][i % kKeys];
+        four[i] = (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, 4);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        two[i] = (second ? four[i + 2] : four[i]) +
+                 __shfl_xor_sync(0xffffffffu, second ? four[i] : four[i + 2], 2);
+      }
+      const A sum =
+          (odd ? two[1] : two[0]) + __shfl_xor_sync(0xffffffffu, odd ? two[0] : two[1], 1);
+      leave_score<kPlain>(query + lane / kKeys, first_key + lane % kKeys * kKeyGroups, sum);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTogether * kKeys; ++i) {
+        A sum = score[i / kKeys][i % kKeys];
+        for (int step = kKeyLanes / 2; step > 0; step /= 2) {
+          sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        }
+        if (lane != 0) continue;
+        leave_score<kPlain>(query + i / kKeys, first_key + i % kKeys * kKeyGroups, sum);
+      }
+    }
+  }
+
+  template <bool kPlain>
+  __device__ void leave_score(int query, int key, A score) {
+    if (query >= queries_ || found(kPlain ? 0 : s_.row[query], key) < 0) return;
+    s_.weights[query * kSplitKeys + key] = score;
+  }
+
+  // A word of the query that begins at `from`.
+  __device__ void take_query(int from, int word, A (&q)[kN]) {
+#pragma unroll
+    for (int c = 0; c < kN; c += kChunk) {
+      A chunk[kChunk];
+      s_.q.take(from + q_at(word, c), chunk);
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e) q[c + e] = chunk[e];
     }
   }
 
@@ -375,9 +427,13 @@ class AttentionBlock {
   // Replaces scores by softmax weights. One warp per query.
   __device__ void softmax() {
     const int lane = threadIdx.x % kWarp;
-    for (int j = threadIdx.x / kWarp; j < queries_; j += kAttentionWarps) {
-      const VisibleKeys keys = s_.visible[j / heads_];
+    for (int j = threadIdx.x / kWarp; j < padded_; j += kAttentionWarps) {
       const int at = j * kSplitKeys;
+      if (j >= queries_) {
+        for (int k = lane; k < keys_; k += kWarp) s_.weights[at + k] = 0;
+        continue;
+      }
+      const VisibleKeys keys = s_.visible[j / heads_];
       A top = -INFINITY;
 #pragma unroll 2
       for (int k = lane; k < keys_; k += kWarp) {
@@ -409,12 +465,12 @@ class AttentionBlock {
   }
 
   // Adds weighted values, kPass queries at a time. Sixteen threads per value, one word each.
-  template <bool kPlain>
+  template <bool kPlain, int kTogether>
   __device__ void weigh() {
-    for (int first = 0; first < queries_; first += kPass) {
-      const int numbers = min(kPass, queries_ - first) * kValueLanes * kN;
+    for (int first = 0; first < queries_; first += kTogether) {
+      const int numbers = min(kTogether, queries_ - first) * kValueLanes * kN;
       for (int w = 0; w < words_; w += kValueLanes) {
-        add_values<kPlain>(first, w);
+        add_values<kPlain, kTogether>(first, w);
         if (!mutated(Mutant::kSumsWithoutBarrier)) __syncthreads();
         for (int i = threadIdx.x; i < numbers; i += kAttentionThreads) {
           const int query = first + i / (kValueLanes * kN);
@@ -442,43 +498,42 @@ class AttentionBlock {
 
   // Sums for the queries of a pass, words [first_word, first_word + kValueLanes), per warp. Threads
   // load the values of the pass's last row, as in score().
-  template <bool kPlain>
+  template <bool kPlain, int kTogether>
   __device__ void add_values(int first, int first_word) {
     const Ptr<const Word> values = words_of<Word>(a_.kv.values);
     const int lane = threadIdx.x % kValueLanes;
     const int group = threadIdx.x / kValueLanes;
     const int word = first_word + lane;
     const bool mine = word < words_;
-    const int pass = min(kPass, queries_ - first);
-    const int last_row = kPlain ? 0 : (first + pass - 1) / heads_;
-    A sum[kPass][kN];
-    int rows[kPass];
+    const int pass = min(kTogether, queries_ - first);
+    const int last_row = kPlain ? 0 : static_cast<int>(s_.row[first + pass - 1]);
+    A sum[kTogether][kN];
+    int rows[kTogether];
 #pragma unroll
-    for (int p = 0; p < kPass; ++p) {
-      rows[p] = kPlain ? 0 : (first + p) / heads_;
+    for (int p = 0; p < kTogether; ++p) {
+      rows[p] = kPlain ? 0 : static_cast<int>(s_.row[first + p]);
 #pragma unroll
       for (int e = 0; e < kN; ++e) sum[p][e] = 0;
     }
-    constexpr int kMine = kValues<kPlain>;
-    constexpr int kAtOnce = kValueGroups * kMine;
+    constexpr int kAtOnce = kValueGroups * kValues;
 #pragma unroll 1
     for (int begin = from_ / kAtOnce * kAtOnce + group; mine && begin < keys_; begin += kAtOnce) {
-      int at[kMine];
-      Word x[kMine];
+      int at[kValues];
+      Word x[kValues];
 #pragma unroll
-      for (int u = 0; u < kMine; ++u) {
+      for (int u = 0; u < kValues; ++u) {
         at[u] = found(last_row, begin + u * kValueGroups);
         x[u] = at[u] >= 0 ? values[word_of(at[u], word)] : Word{};
       }
 #pragma unroll
-      for (int u = 0; u < kMine; ++u) {
+      for (int u = 0; u < kValues; ++u) {
         if (kPlain && at[u] < 0) continue;
         const int key = begin + u * kValueGroups;
         A numbers[kN];
         take(x[u], numbers);
 #pragma unroll
-        for (int p = 0; p < kPass; ++p) {
-          if (p >= pass) continue;
+        for (int p = 0; p < kTogether; ++p) {
+          if (!kPlain && p >= pass) continue;
           const int own = kPlain ? at[u] : found(rows[p], key);
           if (!kPlain && own < 0) continue;
           const A weight = s_.weights[(first + p) * kSplitKeys + key];
@@ -494,14 +549,13 @@ class AttentionBlock {
     }
     const int warp = threadIdx.x / kWarp;
 #pragma unroll
-    for (int p = 0; p < kPass; ++p) {
-      if (p >= pass) continue;
+    for (int p = 0; p < kTogether; ++p) {
 #pragma unroll
       for (int e = 0; e < kN; ++e) {
-        const A both = sum[p][e] + __shfl_xor_sync(0xffffffffu, sum[p][e], kValueLanes);
-        const int to = ((warp * kPass + p) * kValueLanes + lane) * kN + e;
-        if (threadIdx.x % kWarp < kValueLanes) s_.sums[to] = both;
+        sum[p][e] += __shfl_xor_sync(0xffffffffu, sum[p][e], kValueLanes);
       }
+      const int to = ((warp * kPass + p) * kValueLanes + lane) * kN;
+      if (threadIdx.x % kWarp < kValueLanes) s_.sums.put(to, sum[p]);
     }
   }
 
@@ -543,6 +597,7 @@ class AttentionBlock {
   int first_row_, rows_;
   int kv_head_, first_head_, heads_;
   int queries_;  // rows times heads
+  int padded_;   // with padding: a multiple of kPass
   int base_;     // number of the split's first key
   // Keys of the split, from the first visible one up to the last; see look().
   int from_ = 0, keys_ = 0;
@@ -551,7 +606,7 @@ class AttentionBlock {
 };
 
 template <class T, class Word, int kQueries>
-__global__ void __launch_bounds__(kAttentionThreads, 4)
+__global__ void __launch_bounds__(kAttentionThreads, 2)
     attention_kernel(const __grid_constant__ AttentionArguments<T> a) {
   begin_launch();
   __shared__ typename AttentionBlock<T, Word, kQueries>::Shared shared;

@@ -236,6 +236,15 @@ class SharedArray {
       std::memcpy(reinterpret_cast<std::byte*>(x) + b, from, kWord);
     }
   }
+  template <int n>
+  void put(int64_t i, const T (&x)[n]) {
+    constexpr size_t kWord = sizeof(x) % sizeof(uint4) == 0 ? sizeof(uint4) : sizeof(T);
+    const int64_t at = i * static_cast<int64_t>(sizeof(T));
+    for (size_t b = 0; b < sizeof(x); b += kWord) {
+      std::byte* const to = memory_.to_write(at + static_cast<int64_t>(b), kWord, kWord);
+      std::memcpy(to, reinterpret_cast<const std::byte*>(x) + b, kWord);
+    }
+  }
 
  private:
   T data_[N];

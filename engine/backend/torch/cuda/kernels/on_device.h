@@ -44,6 +44,21 @@ struct alignas(16) SharedArray {
       for (int e = 0; e < n; ++e) x[e] = data[i + e];
     }
   }
+
+  template <int n>
+  __device__ void put(int i, const T (&x)[n]) {
+    if constexpr (n * sizeof(T) % sizeof(uint4) == 0) {
+      uint4 words[n * sizeof(T) / sizeof(uint4)];
+      memcpy(words, x, sizeof(x));
+#pragma unroll
+      for (int w = 0; w < n * sizeof(T) / sizeof(uint4); ++w) {
+        reinterpret_cast<uint4*>(data + i)[w] = words[w];
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < n; ++e) data[i + e] = x[e];
+    }
+  }
 };
 
 // p[i], for memory that is constant and read by one thread block only. Bypasses L1, which then

@@ -18,7 +18,8 @@
 //   prefetch(p, i)     p[i] will be read soon; allowed before wait_for_last()
 //   SharedArray<T, N>  T[N] in shared memory: `__shared__ SharedArray<float, 4> sums;`
 //                      sums.take(i, x) copies elements from i on to the array x, in words of 16
-//                      bytes if x is whole words; i must then be aligned to them
+//                      bytes if x is whole words; i must then be aligned to them; put() is the
+//                      reverse
 //   Geometry, Stream, launch(stream, kernel, geometry, arguments...)
 //   mutated(mutant)    see mutants.h
 #pragma once

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "engine/sampling/lanes.h"
 #include "tests/engine/backend/torch/cuda/kernels/checks.h"
@@ -178,8 +180,7 @@ TEST(AttentionKernel, WithTheLargestHeads) {
 }
 
 // A row's result depends on neither its batch nor the order of threads.
-TEST(AttentionKernel, IsBatchInvariant) {
-  AttentionCase c({4, 2, 32, 4}, {{260, 3}, {5, 2}}, 91);
+void expect_batch_invariant(const AttentionCase& c) {
   const AttentionShape& s = c.shape;
   const int64_t q_width = int64_t{s.heads} * s.head_dim;
   const int64_t width = q_width + int64_t{2} * s.kv_heads * s.head_dim;
@@ -205,12 +206,21 @@ TEST(AttentionKernel, IsBatchInvariant) {
                   c.scale());
     return out.numbers();
   };
-  const std::vector<double> all = run({0, 1, 2, 3, 4});
+  std::vector<int> every(static_cast<size_t>(c.rows()));
+  std::iota(every.begin(), every.end(), 0);
+  const std::vector<double> all = run(every);
   for (int r = 0; r < c.rows(); ++r) {
     emulator::seed(static_cast<uint64_t>(100 + r));
     const std::vector<double> alone = run({r});
     EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.begin() + r * q_width)) << r;
   }
+}
+
+TEST(AttentionKernel, IsBatchInvariant) {
+  expect_batch_invariant({{4, 2, 32, 4}, {{260, 3}, {5, 2}}, 91});
+  // One query, a few and many, which variants of the kernel process.
+  expect_batch_invariant({{2, 2, 32, 4}, {{260, 7}, {150, 1}}, 104});
+  expect_batch_invariant({{2, 2, 40, 16}, {{130, 4}}, 105});
 }
 
 // Counted as in docs/reports/cuda_step.md.
