@@ -33,6 +33,7 @@
 #define __host__
 #define __shared__ static  // thread blocks run one after another
 #define __grid_constant__
+#define __launch_bounds__(...)
 
 namespace tandem::cuda {
 
