@@ -42,13 +42,16 @@ void block_product(at::Tensor& out, const LinearInput& input, const std::vector<
               from.scalar_type());
   const int64_t in = parts.front().in;
   const int64_t steps = shape_of(parts.front()).steps();
-  const int64_t blocks = int64_t{4} * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  // As many blocks as run at once, so that none begins late.
+  const int64_t blocks =
+      int64_t{kBlockProductBlocks} * at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
   const auto bytes = [&](int64_t n) { return at::empty({n}, x.options().dtype(at::kByte)); };
   const int64_t rows = x.size(0), width = out.size(1);
-  at::Tensor codes = bytes(BlockRows::code_bytes(steps, std::min<int64_t>(rows, kMostProductRows)));
+  at::Tensor codes =
+      bytes(4 * BlockRows::code_words(steps, std::min<int64_t>(rows, kMostProductRows)));
   at::Tensor scales =
       bytes(BlockRows::scale_count(steps) * static_cast<int64_t>(sizeof(GroupScale)));
-  const BlockRows rounded{data<uint8_t>(codes), data<GroupScale>(scales)};
+  const BlockRows rounded{data<uint32_t>(codes), data<GroupScale>(scales)};
   for (int64_t first = 0; first < rows; first += kMostProductRows) {
     const int n = static_cast<int>(std::min<int64_t>(rows - first, kMostProductRows));
     if (narrow) {

@@ -78,13 +78,14 @@ namespace tandem::cuda {
   X(BlocksZero, "the zero point is not subtracted from codes")                                    \
   X(BlocksMin, "the minimum is ignored")                                                          \
   X(BlocksOuts, "a tile's last eight outs get the scales of the first eight")                     \
-  X(BlocksTail, "groups past the last input are added")                                           \
+  X(BlocksTail, "groups past the last input get no scale")                                        \
   X(BlocksRows, "the second tile of rows gets the scales of the first")                           \
   X(BlocksRounded, "row quantization truncates instead of rounding")                              \
-  X(BlocksOfARow, "all groups of a row get the scale of the first")                               \
+  X(BlocksOfAStep, "all groups of a step get the scale of the first")                             \
   X(BlocksNan, "rows with NaN get a scale of one")                                                \
   X(BlocksUpper, "two registers swap the upper bits of their codes")                              \
   X(BlocksSixteens, "the last 16 inputs of a group get the scale of the first 16")                \
+  X(BlocksAhead, "a thread block multiplies its next tiles with the weights of the last ones")    \
   X(BlocksStride, "the row stride of a result is the width of one part")                          \
   X(BlocksUnweighted, "rows are normalized without the norm's weight before quantization")        \
   X(UnpackInTiles, "rows are unpacked in tile order")                                             \

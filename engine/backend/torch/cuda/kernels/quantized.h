@@ -25,6 +25,7 @@ namespace tandem::cuda {
 
 inline constexpr int kGroupInputs = 32;
 inline constexpr int kStepGroups = 4;
+inline constexpr int kBlockProductBlocks = 2;  // that a multiprocessor runs at once
 
 // Device storage of a format.
 struct BlockLayout {
@@ -126,88 +127,149 @@ __host__ __device__ inline int32_t last_sum(uint32_t sums) {
 struct BlockRows {
   // [rows][steps][t = 0..3][kStepGroups][2] words of four int8: inputs 4t .. 4t + 3 and 16 + 4t ..
   // 19 + 4t of a group.
-  Ptr<uint8_t> codes = nullptr;
-  Ptr<GroupScale> scales = nullptr;  // [steps * kStepGroups][kMostProductRows]
+  Ptr<uint32_t> codes = nullptr;
+  // [2][steps * kStepGroups][kMostProductRows]. The second half is for formats with a minimum: its
+  // `sums` are the fp32 bits of scale * sum of all codes.
+  Ptr<GroupScale> scales = nullptr;
 
-  __host__ __device__ static int64_t code_bytes(int64_t steps, int64_t rows) {
-    return rows * steps * kStepGroups * kGroupInputs;
+  __host__ __device__ static int64_t code_words(int64_t steps, int64_t rows) {
+    return rows * steps * kStepGroups * kGroupInputs / 4;
   }
-  __host__ __device__ static int64_t scale_count(int64_t steps) {
+  __host__ __device__ static int64_t scale_half(int64_t steps) {
     return steps * kStepGroups * kMostProductRows;
   }
+  __host__ __device__ static int64_t scale_count(int64_t steps) { return 2 * scale_half(steps); }
 };
 
-template <class X>
-__device__ X warp_most(X x) {
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    const X other = __shfl_xor_sync(0xffffffffu, x, step);
-    if (other > x) x = other;
+// Four elements of x from `at` on, a multiple of 4.
+template <class From>
+__device__ void load_four(float (&v)[4], Ptr<const From> x, int64_t at) {
+  if constexpr (sizeof(From) == 4) {
+    const uint4 four = words_of<uint4>(x)[at / 4];
+    v[0] = __uint_as_float(four.x);
+    v[1] = __uint_as_float(four.y);
+    v[2] = __uint_as_float(four.z);
+    v[3] = __uint_as_float(four.w);
+  } else {
+    const uint64_t four = words_of<uint64_t>(x)[at / 4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      From one;
+      one.bits = static_cast<uint16_t>(four >> (16 * k));
+      v[k] = static_cast<float>(one);
+    }
   }
-  return x;
 }
 
-// One block per row, one warp per group. Rounds like cpu::quantize_groups(), after the norm, if
-// any, in norm_kernel's order of summation. Codes of groups past the end of a row are zero, and so
-// are the scales of rows past `rows`.
+// own_squares() around zero, with many loads in flight.
 template <class From>
-__global__ void quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, int64_t in,
-                                     NormArguments<float> norm) {
-  begin_launch();
-  const int row = static_cast<int>(blockIdx.x);
+__device__ float own_squares_of_row(Ptr<const From> row, int64_t width) {
+  constexpr int kTogether = 16;
+  float squares = 0;
+  for (int64_t first = threadIdx.x; first < width; first += kTogether * kThreads) {
+    float x[kTogether];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const int64_t i = first + k * kThreads;
+      x[k] = i < width ? static_cast<float>(row[i]) : 0.0f;
+    }
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) squares += x[k] * x[k];
+  }
+  return squares;
+}
+
+// One warp per step of a row (blockIdx.y), eight lanes per group. Rounds like
+// cpu::quantize_groups(), after the norm, if any, in norm_kernel's order of summation: each thread
+// block sums the whole row. Codes of groups past the end of a row are zero. The last row's blocks
+// also write scales of the rows after it, up to the end of its tile: zero.
+template <class From>
+__global__ void __launch_bounds__(kProductThreads)
+    quantize_rows_kernel(BlockRows to, Ptr<const From> x, int rows, int64_t in,
+                         NormArguments<float> norm) {
+  constexpr int kLanes = kWarp / kStepGroups;  // per group
+  let_next_begin();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int own = lane % kLanes;
+  const int row = static_cast<int>(blockIdx.y);
   const int groups = static_cast<int>(in / kGroupInputs);
   const int steps = (groups + kStepGroups - 1) / kStepGroups;
+  const int step = static_cast<int>(blockIdx.x * kProductWarps + threadIdx.x / kWarp);
+  const int group = step * kStepGroups + lane / kLanes;
+  const bool there = group < groups;
+  const int64_t i = (int64_t{step} * kWarp + lane) * 4;
   const bool normed = !(norm.weight == nullptr);
-  float factor = 1;
-  if (normed && row < rows) {
+  if (normed && there) prefetch(norm.weight, i);
+  wait_for_last();
+  float v[4] = {};
+  if (there) load_four(v, x, row * in + i);
+  if (normed) {
     __shared__ BlockSums<float> sums;
-    const float squares = own_squares(x + row * in, 0.0f, in);
-    factor = 1.0f / sqrt(block_sum(squares, sums) / static_cast<float>(in) + norm.eps);
+    float weight[4] = {};
+    if (there) load_four(weight, norm.weight, i);
+    const float squares = own_squares_of_row(x + row * in, in);
+    const float factor = 1.0f / sqrt(block_sum(squares, sums) / static_cast<float>(in) + norm.eps);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      v[k] = (mutated(Mutant::kBlocksUnweighted) ? 1.0f : weight[k]) * (v[k] * factor);
+    }
   }
-  float first = 0;
-  for (int group = threadIdx.x / kWarp; group < steps * kStepGroups; group += kProductWarps) {
-    const bool there = row < rows && group < groups;
-    float v = 0;
-    if (there) {
-      const int64_t i = int64_t{group} * kGroupInputs + lane;
-      v = static_cast<float>(x[row * in + i]);
-      if (normed) v = (mutated(Mutant::kBlocksUnweighted) ? 1.0f : norm.weight[i]) * (v * factor);
-    }
-    // Compares bit patterns, so that NaN is the maximum.
-    const uint32_t most = warp_most(__float_as_uint(v) & 0x7fffffffu);
-    const bool finite = most < 0x7f800000u;
-    const float top = __uint_as_float(most);
-    const bool tiny = top < 0x1p-100f;
-    float code = 0;
-    if (finite && !tiny) code = v * __fdiv_rn(127.0f, top);
-    code =
-        mutated(Mutant::kBlocksRounded) ? static_cast<float>(static_cast<int>(code)) : rint(code);
-    const auto whole = static_cast<int32_t>(code);
-    int32_t sum = whole;  // over the lane's half of the group
-    for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    const int32_t other = __shfl_xor_sync(0xffffffffu, sum, 16);
-    if (row < rows) {
-      const int step = group / kStepGroups;
-      const int64_t at = ((int64_t{row} * steps + step) * 4 + lane % 16 / 4) * kGroupInputs;
-      const int word = group % kStepGroups * 2 + lane / 16;
-      to.codes[at + word * 4 + lane % 4] = static_cast<uint8_t>(whole);
-    }
-    if (lane != 0 || group >= groups) continue;
-    float scale = tiny ? 1.0f : __fdiv_rn(top, 127.0f);
-    if (!finite) scale = mutated(Mutant::kBlocksNan) ? 1.0f : __uint_as_float(0x7fc00000u);
-    if (!there) scale = 0;
-    if (group == 0) first = scale;
-    if (mutated(Mutant::kBlocksOfARow)) scale = first;
-    to.scales[int64_t{group} * kMostProductRows + row] = {scale, GroupScale::of(sum, other)};
+  // Compares bit patterns, so that NaN is the maximum.
+  uint32_t most = 0;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) most = max(most, __float_as_uint(v[k]) & 0x7fffffffu);
+#pragma unroll
+  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+    most = max(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+  }
+  const bool finite = most < 0x7f800000u;
+  const float top = __uint_as_float(most);
+  const bool tiny = top < 0x1p-100f;
+  const float inverse = finite && !tiny ? __fdiv_rn(127.0f, top) : 0.0f;
+  uint32_t word = 0;
+  int32_t sum = 0;  // over the lane's half of the group
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float code = finite && !tiny ? v[k] * inverse : 0.0f;
+    const auto whole = static_cast<int32_t>(mutated(Mutant::kBlocksRounded) ? code : rint(code));
+    word |= (static_cast<uint32_t>(whole) & 255) << (8 * k);
+    sum += whole;
+  }
+#pragma unroll
+  for (int lanes = kLanes / 4; lanes > 0; lanes /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+  }
+  const int32_t other = __shfl_xor_sync(0xffffffffu, sum, kLanes / 2);
+  float scale = tiny ? 1.0f : __fdiv_rn(top, 127.0f);
+  if (!finite) scale = mutated(Mutant::kBlocksNan) ? 1.0f : __uint_as_float(0x7fc00000u);
+  if (mutated(Mutant::kBlocksOfAStep)) scale = warp_sum(lane == 0 ? scale : 0.0f);
+  if (step >= steps) return;
+  const int64_t at = (int64_t{row} * steps + step) * kWarp;
+  to.codes[at + own % 4 * (2 * kStepGroups) + lane / kLanes * 2 + own / 4] = word;
+  if (!there && mutated(Mutant::kBlocksTail)) return;
+  const int64_t first = int64_t{group} * kMostProductRows;
+  const int64_t half = BlockRows::scale_half(steps);
+  if (own == 0) {
+    to.scales[first + row] = {scale, GroupScale::of(sum, other)};
+    const float product = __fmul_rn(scale, static_cast<float>(sum + other));
+    to.scales[half + first + row] = {scale, __float_as_uint(product)};
+  }
+  if (row != rows - 1) return;
+  const int end = rows > kTileRows ? kMostProductRows : kTileRows;
+  if (rows + own < end) {
+    to.scales[first + rows + own] = GroupScale{};
+    to.scales[half + first + rows + own] = GroupScale{};
   }
 }
 
-// x: [rows, in] of BFloat16, Half or float. norm: an RMS norm; null weight: none.
+// x: [rows, in] of BFloat16, Half or float, aligned to 16 bytes. rows: 1 to kMostProductRows. norm:
+// an RMS norm; null weight: none.
 template <class From>
 void quantize_rows(Stream stream, const BlockRows& to, Ptr<const From> x, int rows, int64_t in,
                    const NormArguments<float>& norm = {}) {
-  launch(stream, quantize_rows_kernel<From>, {kProductThreads, kMostProductRows}, to, x, rows, in,
-         norm);
+  constexpr int64_t kInputs = int64_t{kProductWarps} * kStepGroups * kGroupInputs;
+  launch(stream, quantize_rows_kernel<From>, {kProductThreads, (in + kInputs - 1) / kInputs, rows},
+         to, x, rows, in, norm);
 }
 
 // One lane's registers of a step of a tile.
@@ -220,6 +282,7 @@ struct BlockStep {
   static constexpr int kStepWords = layout_of(kType).step_words();
   static constexpr bool kLess =
       kScales == QuantScales::kScaleAndMin || kScales == QuantScales::kTwoLevels;
+  static_assert(!kLess || kZero == 0);
 
   // Parameters of an out: value = scale (q - zero) - less.
   struct Line {
@@ -235,14 +298,14 @@ struct BlockStep {
 #pragma unroll
     for (int i = 0; i < kCodeWords; ++i) packed[i] = read_once(from, i * kWarp + lane);
     scales = read_once(from, kCodeWords * kWarp + lane / 4);
-    const Ptr<const uint32_t> more = words_of<uint32_t>(from) + (kCodeWords * kWarp + 8) * 4;
     if constexpr (kScales == QuantScales::kScaleAndMin) {
       minimums = read_once(from, kCodeWords * kWarp + 8 + lane / 4);
     } else if constexpr (kScales == QuantScales::kTwoLevels) {
-      levels[0] = more[lane / 4 * 2];
-      levels[1] = more[lane / 4 * 2 + 1];
+      const uint64_t two = words_of<uint64_t>(from + (kCodeWords * kWarp + 8))[lane / 4];
+      levels[0] = static_cast<uint32_t>(two);
+      levels[1] = static_cast<uint32_t>(two >> 32);
     } else if constexpr (kScales == QuantScales::kSixteens) {
-      levels[0] = more[lane / 4];
+      levels[0] = words_of<uint32_t>(from + (kCodeWords * kWarp + 8))[lane / 4];
     }
   }
 
@@ -334,9 +397,15 @@ class BlockProduct {
  public:
   using Step = BlockStep<kType>;
   static constexpr int kStepWords = Step::kStepWords;
-  static constexpr int kDepth = 8 / Step::kCodeWords / kTiles / kRowTiles > 0
-                                    ? 8 / Step::kCodeWords / kTiles / kRowTiles
-                                    : 1;  // steps whose weights are in flight together
+  // Steps of each tile whose weights are in registers or in flight.
+  static constexpr int kInFlight = (Step::kBits == 4 ? 5 : 4) - kRowTiles;
+  static constexpr int kDepth = kInFlight > kTiles ? kInFlight / kTiles : 1;
+  // Tiles that are multiplied together.
+  static constexpr int kTogether = kRowTiles == 1 ? 1 : kTiles;
+  // A branch per group keeps the compiler from starting all groups of a step at once, where
+  // registers are too few for that.
+  static constexpr bool kBranches =
+      Step::kScales == QuantScales::kSixteens || kTiles * kRowTiles > 2;
 
   using End = ProductEnd<BlockArguments<T>, kTiles, kRowTiles>;
   using Shared = typename End::Sums;
@@ -344,83 +413,113 @@ class BlockProduct {
   __device__ BlockProduct(const BlockArguments<T>& a, Shared& shared)
       : a_(a), shared_(shared), warp_(threadIdx.x / kWarp), lane_(threadIdx.x % kWarp) {}
 
-  // groups of tiles in the whole launch
+  // groups of tiles in the whole launch. The registers of a step are loaded again as soon as it is
+  // multiplied, so that weights are in flight all the time, also while the warps' sums of a group
+  // are added.
   __device__ void run(int64_t groups) {
     let_next_begin();
     prefetch_first();
     wait_for_last();
+    const int steps = a_.shape.steps();
+    Step w[kDepth][kTiles];
+#pragma unroll
+    for (int n = 0; n < kDepth * kTiles; ++n) {
+      const int d = n / kTiles, tile = n % kTiles;
+      const int step = warp_ + d * kProductWarps;
+      if (step < steps) w[d][tile].load(weights(blockIdx.x, tile, step), lane_);
+    }
     End end(a_, shared_);
     for (int64_t group = blockIdx.x; group < groups; group += gridDim.x) {
       float c[kTiles][kRowTiles][4] = {};
-      add_steps(group, c);
+#pragma unroll 1
+      for (int first = warp_; first < steps; first += kProductWarps * kDepth) {
+#pragma unroll
+        for (int d = 0; d < kDepth; ++d) {
+          const int step = first + d * kProductWarps;
+          if (step >= steps) break;
+          const Inputs x(a_, step, lane_);
+          const int after = step + kProductWarps * kDepth;
+          const bool same = after < steps;
+          const int64_t next_group =
+              same || mutated(Mutant::kBlocksAhead) ? group : group + gridDim.x;
+          const int next = same ? after : warp_ + d * kProductWarps;
+#pragma unroll
+          for (int tile = 0; tile < kTiles; tile += kTogether) {
+            add_step(c, w[d], x, tile, a_.shape.groups() - step * kStepGroups);
+            if (next_group >= groups) continue;
+#pragma unroll
+            for (int i = tile; i < tile + kTogether; ++i) {
+              w[d][i].load(weights(next_group, i, next), lane_);
+            }
+          }
+        }
+      }
       end.finish(group, c);
     }
   }
 
  private:
+  // Rows of a step, loaded where they are used: the compiler loads them as early as registers
+  // allow.
+  struct Inputs {
+    Ptr<const uint4> codes_of_row, scales;
+    int64_t tile_words;  // of the codes of a tile's rows
+    int rows;            // after the lane's row of the first tile
+
+    __device__ Inputs(const BlockArguments<T>& a, int step, int lane) {
+      const int steps = a.shape.steps();
+      const int64_t at = ((int64_t{lane / 4} * steps + step) * 4 + lane % 4) * 2;
+      codes_of_row = words_of<uint4>(a.x.codes) + at;
+      tile_words = int64_t{kTileRows} * steps * 8;
+      rows = a.rows - lane / 4;
+      const int64_t first = int64_t{step} * kStepGroups * kMostProductRows + lane % 4 * 2;
+      scales =
+          words_of<uint4>(a.x.scales + (first + (Step::kLess ? BlockRows::scale_half(steps) : 0)));
+    }
+
+    // Groups 2 * two and 2 * two + 1 of the lane's row of a tile.
+    __device__ uint4 codes(int two, int tile) const {
+      return tile * kTileRows < rows ? codes_of_row[tile * tile_words + two] : uint4{};
+    }
+    // GroupScale of rows 2t and 2t + 1 of a tile.
+    __device__ uint4 scale(int j, int tile) const {
+      const int scaled = mutated(Mutant::kBlocksRows) ? 0 : tile;
+      return scales[(j * kMostProductRows + scaled * kTileRows) / 2];
+    }
+  };
+
+  __device__ Ptr<const uint4> weights(int64_t group, int tile, int step) const {
+    return a_.weights + ((group * kTiles + tile) * a_.shape.steps() + step) * kStepWords;
+  }
+
   // As in ProductBlock.
   __device__ void prefetch_first() const {
+    constexpr int kLineWords = 8;
     const int steps = a_.shape.steps();
-    if (lane_ % kPrefetchLanes != 0) return;
+    if (lane_ * kLineWords >= kStepWords) return;
 #pragma unroll
     for (int n = 0; n < kDepth * kTiles; ++n) {
       const int step = warp_ + n / kTiles * kProductWarps;
-      if (step >= steps) break;
-      const int64_t tile = int64_t{blockIdx.x} * kTiles + n % kTiles;
-      const Ptr<const uint4> from = a_.weights + (tile * steps + step) * kStepWords;
-#pragma unroll
-      for (int i = 0; i < Step::kCodeWords; ++i) prefetch(from, i * kWarp + lane_);
+      if (step < steps) prefetch(weights(blockIdx.x, n % kTiles, step), lane_ * kLineWords);
     }
   }
 
-  __device__ void add_steps(int64_t group, float (&c)[kTiles][kRowTiles][4]) {
-    const int steps = a_.shape.steps();
-    for (int first = warp_; first < steps; first += kProductWarps * kDepth) {
-      Step w[kDepth][kTiles];
+  // Multiplies kTogether tiles from `from` on. left: groups up to the end of a row; those past it
+  // add zero.
+  __device__ static void add_step(float (&c)[kTiles][kRowTiles][4], const Step (&w)[kTiles],
+                                  const Inputs& x, int from, int left) {
 #pragma unroll
-      for (int d = 0; d < kDepth; ++d) {
-        const int step = first + d * kProductWarps;
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          if (step >= steps) continue;
-          w[d][i].load(a_.weights + ((group * kTiles + i) * steps + step) * kStepWords, lane_);
-        }
-      }
-#pragma unroll
-      for (int d = 0; d < kDepth; ++d) {
-        const int step = first + d * kProductWarps;
-        if (step < steps) add_step(step, w[d], c);
-      }
-    }
-  }
-
-  __device__ void add_step(int step, const Step (&w)[kTiles],
-                           float (&c)[kTiles][kRowTiles][4]) const {
-    const int groups = a_.shape.groups();
-#pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-      const int row = tile * kTileRows + lane_ / 4;
-      uint4 x[2] = {};
-      if (row < a_.rows) {
-        const int64_t at = (int64_t{row} * a_.shape.steps() + step) * 4 + lane_ % 4;
-        x[0] = words_of<uint4>(a_.x.codes)[at * 2];
-        x[1] = words_of<uint4>(a_.x.codes)[at * 2 + 1];
-      }
-#pragma unroll
-      for (int j = 0; j < kStepGroups; ++j) {
-        const int group = step * kStepGroups + j;
-        if (group >= groups && !mutated(Mutant::kBlocksTail)) break;
-        // GroupScale of rows 2t and 2t + 1.
-        const int scaled = mutated(Mutant::kBlocksRows) ? 0 : tile;
-        const uint4 s = words_of<uint4>(
-            a_.x.scales)[(int64_t{group} * kMostProductRows + scaled * kTileRows + lane_ % 4 * 2) /
-                         2];
-        const uint4& both = x[j / 2];
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          add_group(c[i][tile], w[i], j, j % 2 == 0 ? both.x : both.z, j % 2 == 0 ? both.y : both.w,
-                    s);
-        }
+    for (int n = 0; n < kStepGroups * kRowTiles * kTogether; ++n) {
+      const int j = n / kTogether / kRowTiles, rows = n / kTogether % kRowTiles;
+      if (kBranches && n % (kRowTiles * kTogether) == 0 && j >= left) break;
+      const int tile = from + n % kTogether;
+      const uint4 both = x.codes(j / 2, rows);
+      const uint32_t x0 = j % 2 == 0 ? both.x : both.z;
+      const uint32_t x1 = j % 2 == 0 ? both.y : both.w;
+      if constexpr (Step::kScales == QuantScales::kSixteens) {
+        add_sixteens(c[tile][rows], w[tile], j, x0, x1, x.scale(j, rows));
+      } else {
+        add_group(c[tile][rows], w[tile], j, x0, x1, x.scale(j, rows));
       }
     }
   }
@@ -428,22 +527,19 @@ class BlockProduct {
   // rows: two GroupScale.
   __device__ static void add_group(float (&c)[4], const Step& w, int j, uint32_t x0, uint32_t x1,
                                    const uint4& rows) {
-    if constexpr (Step::kScales == QuantScales::kSixteens) {
-      add_sixteens(c, w, j, x0, x1, rows);
-      return;
-    }
     int32_t sums[4] = {};
+    if constexpr (!Step::kLess) {
+      sums[0] = sums[2] = less_zero(first_sum(rows.y) + last_sum(rows.y));
+      sums[1] = sums[3] = less_zero(first_sum(rows.w) + last_sum(rows.w));
+    }
     mma_u8s8(sums, w.codes(j), x0, x1);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const auto line = w.line(j, mutated(Mutant::kBlocksOuts) ? 0 : i / 2);
       const float dx = __uint_as_float(i % 2 == 0 ? rows.x : rows.z);
-      const uint32_t both = i % 2 == 0 ? rows.y : rows.w;
-      const int32_t x = first_sum(both) + last_sum(both);
-      const int32_t q = sums[i] - (mutated(Mutant::kBlocksZero) ? 0 : Step::kZero * x);
-      c[i] = __fmaf_rn(static_cast<float>(q), __fmul_rn(line.scale, dx), c[i]);
+      c[i] = __fmaf_rn(static_cast<float>(sums[i]), __fmul_rn(line.scale, dx), c[i]);
       if (Step::kLess && !mutated(Mutant::kBlocksMin)) {
-        c[i] = __fmaf_rn(-line.less, __fmul_rn(dx, static_cast<float>(x)), c[i]);
+        c[i] = __fmaf_rn(-line.less, __uint_as_float(i % 2 == 0 ? rows.y : rows.w), c[i]);
       }
     }
   }
@@ -453,19 +549,26 @@ class BlockProduct {
   __device__ static void add_sixteens(float (&c)[4], const Step& w, int j, uint32_t x0, uint32_t x1,
                                       const uint4& rows) {
     const uint4 codes = w.codes(j);
-    int32_t first[4] = {}, last[4] = {};
+    int32_t first[4], last[4];
+    first[0] = first[2] = less_zero(first_sum(rows.y));
+    first[1] = first[3] = less_zero(first_sum(rows.w));
+    last[0] = last[2] = less_zero(last_sum(rows.y));
+    last[1] = last[3] = less_zero(last_sum(rows.w));
     mma_u8s8(first, codes, x0, 0);
     mma_u8s8(last, codes, 0, x1);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float dx = __uint_as_float(i % 2 == 0 ? rows.x : rows.z);
-      const uint32_t both = i % 2 == 0 ? rows.y : rows.w;
-      const auto q0 = static_cast<float>(first[i] - Step::kZero * first_sum(both));
-      const auto q1 = static_cast<float>(last[i] - Step::kZero * last_sum(both));
       const float both_sums =
-          __fmaf_rn(q1, w.scale(j, i / 2, 1), __fmul_rn(q0, w.scale(j, i / 2, 0)));
+          __fmaf_rn(static_cast<float>(last[i]), w.scale(j, i / 2, 1),
+                    __fmul_rn(static_cast<float>(first[i]), w.scale(j, i / 2, 0)));
       c[i] = __fmaf_rn(both_sums, dx, c[i]);
     }
+  }
+
+  // What a sum of products starts from. x: sum of the row's codes.
+  __device__ static int32_t less_zero(int32_t x) {
+    return mutated(Mutant::kBlocksZero) ? 0 : -Step::kZero * x;
   }
 
   const BlockArguments<T>& a_;
@@ -474,7 +577,8 @@ class BlockProduct {
 };
 
 template <class T, QuantType kType, int kTiles, int kRowTiles>
-__global__ void block_product_kernel(const __grid_constant__ BlockArguments<T> a, int64_t groups) {
+__global__ void __launch_bounds__(kProductThreads, kBlockProductBlocks)
+    block_product_kernel(const __grid_constant__ BlockArguments<T> a, int64_t groups) {
   using Task = BlockProduct<T, kType, kTiles, kRowTiles>;
   __shared__ typename Task::Shared shared;
   Task(a, shared).run(groups);

@@ -67,7 +67,7 @@ std::string products() {
 std::string blocks() {
   const BlocksShape levels{.type = cpu::QuantType::kQ4K, .outs = 20, .in = 256, .beside = 3};
   const BlocksShape sixteens{.type = cpu::QuantType::kQ6K, .outs = 20, .in = 256, .normed = true};
-  const BlocksShape fours{.outs = 20, .in = 160};
+  const BlocksShape fours{.outs = 20, .in = 160, .blocks = 1};
   return first_of({check_blocks<BFloat16>(fours, 11, 1), check_blocks<BFloat16>(levels, 2, 2),
                    check_blocks<BFloat16>(sixteens, 2, 4), check_blocks_nan<BFloat16>(fours, 3),
                    BlocksRig<BFloat16>(fours, 5).unpacked<float>()});

@@ -65,13 +65,13 @@ class BlocksRig {
 
   // Rows as quantized by the device.
   struct Rounded {
-    DeviceArray<uint8_t> codes;
+    DeviceArray<uint32_t> codes;
     DeviceArray<GroupScale> scales;
   };
   Rounded rounded_rows(const std::vector<int>& rows) const {
     const auto n = static_cast<int64_t>(rows.size());
     const int steps = device_shape.steps();
-    Rounded r{{"codes", BlockRows::code_bytes(steps, n)},
+    Rounded r{{"codes", BlockRows::code_words(steps, n)},
               {"scales", BlockRows::scale_count(steps)}};
     if (s.normed) {
       const DeviceArray<float> from("residual", taken(x_, rows, s.in));

@@ -40,6 +40,19 @@ TEST_P(BlockProductKernel, NormalizesBeforeQuantization) {
             "");
 }
 
+// More steps than a warp has in flight, several groups of tiles per thread block, and rows that
+// take several thread blocks to quantize.
+TEST_P(BlockProductKernel, LoadsWeightsAhead) {
+  BlocksShape s{.type = GetParam(), .outs = 36, .in = inputs(4400), .blocks = 1};
+  EXPECT_EQ(check_blocks<BFloat16>(s, 9, 70), "");
+  s.normed = true;
+  EXPECT_EQ(check_blocks<BFloat16>(s, 1, 71), "");
+  s.then = ProductThen::kGate;
+  s.added = true;
+  EXPECT_EQ(check_blocks<BFloat16>(s, 2, 72), "");
+  EXPECT_EQ(check_blocks<BFloat16>(s, 9, 73), "");
+}
+
 // For queries, keys and values that have different types in a file.
 TEST_P(BlockProductKernel, WritesPartsOfAResult) {
   for (const ProductThen then : {ProductThen::kStore, ProductThen::kAdd}) {
@@ -156,13 +169,18 @@ TEST(QuantizeRowsKernel, MatchesTheCpu) {
     for (int g = 0; g < 5; ++g) {
       const int32_t* const words = want.data() + 12 * g;
       for (int i = 0; i < 32; ++i) {
-        const int at = ((r * 2 + g / 4) * 4 + i % 16 / 4) * 32 + (g % 4 * 2 + i / 16) * 4 + i % 4;
-        EXPECT_EQ(got.codes[at], reinterpret_cast<const uint8_t*>(words)[i]) << r << " " << g;
+        const int at = ((r * 2 + g / 4) * 4 + i % 16 / 4) * 8 + g % 4 * 2 + i / 16;
+        EXPECT_EQ(got.codes[at] >> i % 4 * 8 & 255, reinterpret_cast<const uint8_t*>(words)[i])
+            << r << " " << g;
       }
       const GroupScale scale = got.scales[g * kMostProductRows + r];
       EXPECT_EQ(first_sum(scale.sums), words[8]);
       EXPECT_EQ(last_sum(scale.sums), words[9]);
       EXPECT_EQ(scale.scale, std::bit_cast<float>(words[10]));
+      const GroupScale whole = got.scales[BlockRows::scale_half(2) + g * kMostProductRows + r];
+      EXPECT_EQ(whole.scale, scale.scale);
+      EXPECT_EQ(std::bit_cast<float>(whole.sums),
+                scale.scale * static_cast<float>(words[8] + words[9]));
     }
   }
 }
