@@ -132,12 +132,12 @@ inline const char* name_of(QuantType type) { return type == QuantType::kQ80 ? "q
 struct RoundedRows {
   RoundedRows(int64_t outs, int64_t in, QuantType type)
       : shape{outs, in, false, type},
-        codes(BlockRows::code_bytes(shape.steps(), kMostProductRows)),
+        codes(BlockRows::code_words(shape.steps(), kMostProductRows)),
         scales(BlockRows::scale_count(shape.steps())) {}
 
   BlockRows view() const { return {codes.ptr(), scales.ptr()}; }
   std::vector<double> values() const {
-    const std::vector<uint8_t> c = codes.read();
+    const std::vector<uint32_t> c = codes.read();
     const std::vector<GroupScale> s = scales.read();
     std::vector<double> all;
     for (int64_t r = 0; r < kMostProductRows; ++r) {
@@ -145,8 +145,9 @@ struct RoundedRows {
         const int64_t group = k / kGroupInputs, i = k % kGroupInputs;
         const int64_t of_lane = (r * shape.steps() + group / kStepGroups) * 4 + i % 16 / 4;
         const int64_t at = of_lane * kGroupInputs + (group % kStepGroups * 2 + i / 16) * 4 + i % 4;
+        const uint32_t word = c[static_cast<size_t>(at / 4)];
         all.push_back(
-            static_cast<double>(static_cast<int8_t>(c[static_cast<size_t>(at)])) *
+            static_cast<double>(static_cast<int8_t>(word >> (at % 4 * 8) & 0xff)) *
             static_cast<double>(s[static_cast<size_t>(group * kMostProductRows + r)].scale));
       }
     }
@@ -154,7 +155,7 @@ struct RoundedRows {
   }
 
   BlockShape shape;
-  Buffer<uint8_t> codes;
+  Buffer<uint32_t> codes;
   Buffer<GroupScale> scales;
 };
 

@@ -275,8 +275,8 @@ class Times {
         block_product_of(a, int64_t{blocks} * s_.multiprocessors);
       };
       const std::string of = name + ".rows_" + std::to_string(rows);
-      put(of, bytes, copies, [&](int i) { work(i, 4); });
-      for (const int blocks : {2, 3, 6, 8}) {
+      put(of, bytes, copies, [&](int i) { work(i, kBlockProductBlocks); });
+      for (const int blocks : {1, 3, 4}) {
         if (rows != 1) break;
         put(of + ".blocks_" + std::to_string(blocks), bytes, copies,
             [&](int i) { work(i, blocks); });
