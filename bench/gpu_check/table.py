@@ -3,12 +3,12 @@
 import re
 
 # What figures of an H200 should be, and why (docs/gpu_check.md). A pattern of names; the least or the
-# most, of the value or of another field; none of them was measured with this code.
+# most, of the value or of another field; calculated, published, or from the first runs on an H200.
 EXPECTED = [
     (r"copy", "value", ">=", 4000, "others' copies on this chip: 4.3 TB/s, read and written"),
     (r"read", "value", ">=", 4000, "4.8 TB/s by the datasheet"),
     (r"copy_to_(host|device)", "value", ">=", 40, "PCIe 5 x16, pinned"),
-    (r"launch", "value", "<=", 5, "LibTorch's dispatch of one small kernel"),
+    (r"launch", "value", "<=", 10, "LibTorch's dispatch of one small kernel"),
     (r"round_trip", "value", "<=", 20, "one launch that is waited for"),
     (r"record_and_wait", "value", "<=", 3, "two calls of the driver"),
     (
@@ -69,18 +69,18 @@ EXPECTED = [
     ),
     (r"blocks\.served\.below_best", "value", "<=", 0.1, "rows between products are bf16"),
     (r"blocks\.served\.difference", "value", "<=", 0.02, "as below_best"),
-    (r"7b\.q4_k\.step\.context_256", "value", "<=", 4.0, "0.9 ms of weights, 356 kernels"),
+    (r"7b\.q4_k\.step\.context_256", "value", "<=", 3.0, "measured: 2.6; 0.9 ms of weights"),
     (r"attention\.sequences_32\.rows_1\.context_2048", "share", ">=", 0.6, "keys and values once"),
-    (r"7b\.step\.context_256", "value", "<=", 5.0, "3.07 ms of reading weights, 228 kernels"),
+    (r"7b\.step\.context_256", "value", "<=", 4.2, "measured: 3.8; 2.9 ms of weights"),
     (r"1b\.launches\.replayed", "value", "<=", 2.0, "as 1b.step.context_256"),
-    (r"7b\.step\.context_2048", "value", "<=", 5.5, "0.25 ms more of keys and values"),
+    (r"7b\.step\.context_2048", "value", "<=", 4.8, "0.25 ms more of keys and values"),
     (r"1b\.step\.context_256", "value", "<=", 2.0, "0.6 ms of weights, 100 launches"),
     (r"13b\.step\.context_256", "value", "<=", 8.5, "6.0 ms of weights, 244 launches"),
     (r"7b\.step\.ragged_32", "value", "<=", 12, "3.1 ms of weights, 4.4 ms of keys and values"),
     (r"7b\.ragged_32\.ratio\.eager", "value", ">=", 2, "who pads reads 1.8 times the keys"),
     (r".*\.graphs\.refused", "value", "<=", 0, "every step of few rows can be captured"),
-    (r"7b\.prefill\.512", "value", "<=", 25, "15 ms by estimate: 6.9 TFLOP"),
-    (r"7b\.prefill\.4096", "value", "<=", 180, "110 ms by estimate: 58 TFLOP"),
+    (r"7b\.prefill\.512", "value", "<=", 25, "measured: 14"),
+    (r"7b\.prefill\.4096", "value", "<=", 180, "measured: 113"),
     (r"7b\.ratio\.eager", "value", ">=", 2, "eager PyTorch reaches a quarter of the floor"),
     (r"7b\.ratio\.compiled", "value", ">=", 0.8, "a graph of the whole step, as ours"),
 ]

@@ -68,7 +68,7 @@ IN_FLIGHT = {"product_kernel": 8, "block_product_kernel": 6, "unpack_blocks_kern
 REGISTERS_THERE, THREADS_THERE, SHARED_THERE, BLOCKS_THERE = 65536, 2048, 227 * 1024, 32
 THREADS = {
     "attention_kernel": "kAttentionThreads",
-    "merge_kernel": "kAttentionThreads",
+    "merge_kernel": "kMergeThreads",
     "answer_rows_kernel": "kReadThreads",
     "choose_kernel": "kReadThreads",
 }  # of a thread block; others: kThreads

@@ -24,7 +24,7 @@ namespace tandem::cuda {
 
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kSplitKeys = 64;  // a power of two; fewer than cpu::kSplitKeys: more blocks
-inline constexpr int kAttentionThreads = 256;
+inline constexpr int kAttentionThreads = 128;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarp;
 
 inline constexpr int kFewQueries = 4;  // up to this number, a variant with more keys in flight
@@ -142,9 +142,9 @@ class AttentionBlock {
   static constexpr int kKeyGroups = kAttentionThreads / kKeyLanes;
   static constexpr int kValueLanes = 16;  // threads per value
   static constexpr int kValueGroups = kAttentionThreads / kValueLanes;
-  static constexpr int kKeys = 2;    // a thread's keys at once
-  static constexpr int kValues = 4;  // a thread's values at once
-  static constexpr int kPass = 4;    // queries that are processed together, unless there is one
+  static constexpr int kKeys = kQueries <= kFewQueries ? 4 : 2;    // a thread's keys at once
+  static constexpr int kValues = kQueries <= kFewQueries ? 8 : 4;  // a thread's values at once
+  static constexpr int kPass = 4;  // queries that are processed together, unless there is one
   static constexpr int kPassNumbers = kPass * kValueLanes * kN;
   // Elements of a word of q per 16 bytes of shared memory; see q_at().
   static constexpr int kChunk = kN * sizeof(A) > sizeof(uint4) ? sizeof(uint4) / sizeof(A) : kN;
@@ -606,7 +606,7 @@ class AttentionBlock {
 };
 
 template <class T, class Word, int kQueries>
-__global__ void __launch_bounds__(kAttentionThreads, 2)
+__global__ void __launch_bounds__(kAttentionThreads, 4)
     attention_kernel(const __grid_constant__ AttentionArguments<T> a) {
   begin_launch();
   __shared__ typename AttentionBlock<T, Word, kQueries>::Shared shared;

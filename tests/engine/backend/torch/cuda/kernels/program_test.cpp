@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{Mutant::kBlocksOuts, "blocks", "q8_0.down.difference"},
         Wrong{Mutant::kBlocksRows, "blocks", "q8_0.down.difference"},
         Wrong{Mutant::kBlocksRounded, "blocks", "rows.difference"},
-        Wrong{Mutant::kBlocksOfARow, "blocks", "rows.difference"},
+        Wrong{Mutant::kBlocksOfAStep, "blocks", "rows.difference"},
         Wrong{Mutant::kBlocksUnweighted, "blocks", "gate_up.rows.difference"},
         Wrong{Mutant::kNotRescaled, "attention", "context_260"},
         Wrong{Mutant::kNoWindow, "attention", "tree_in_window"},
