@@ -55,10 +55,13 @@ WeightMemory allocate_weights(size_t bytes) {
 
 WeightMemory allocate_apart(size_t bytes) {
   bytes = round_up(std::max<size_t>(bytes, 1), kLine);
-  // Only whole huge pages: the rest takes small ones, so that no memory is added.
-  const size_t huge = bytes / kHugePage * kHugePage;
-  const auto own = std::make_shared<Stretch>(huge > 0 ? kHugePage : kLine, bytes);
-  if (huge > 0) madvise(own->data, huge, MADV_HUGEPAGE);
+  if (bytes < kHugePage) {
+    const auto own = std::make_shared<Stretch>(kLine, bytes);
+    return {own->data, {own}};
+  }
+  const auto own = std::make_shared<Stretch>(kHugePage, round_up(bytes, kHugePage));
+  // Whole huge pages only: the rest takes small ones, so that no memory is added.
+  madvise(own->data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   return {own->data, {own}};
 }
 

@@ -64,9 +64,13 @@ cpu::Rows<T> rows_in(const LinearInput& input) {
   return rows;
 }
 
-// The type that holds the numbers of all the matrices: that of the file, if it has 16 bits.
-cpu::WeightType type_of(const LoraFile& file, const LinearSpec& spec, const WeightStore& store) {
+// The type of matrices for the CPU's kernels. kAuto: that of their tensors, if it has 16 bits.
+cpu::WeightType type_of(const LoraFile& file, const LinearSpec& spec, const WeightStore& store,
+                        DType dtype) {
   if (store.dtype == DType::kFloat64) return cpu::WeightType::kDouble;
+  if (dtype == DType::kBFloat16) return cpu::WeightType::kBFloat16;
+  if (dtype == DType::kFloat16) return cpu::WeightType::kHalf;
+  if (dtype != DType::kAuto) return cpu::WeightType::kFloat;
   const auto is = [&](SafeDType type) {
     return std::ranges::all_of(spec.names, [&](const std::string& name) {
       const TensorView& view = *file.tensors.find(name + ".weight");
@@ -81,20 +85,20 @@ cpu::WeightType type_of(const LoraFile& file, const LinearSpec& spec, const Weig
 }  // namespace
 
 absl::StatusOr<LoraWeights> LoraWeights::load(const LoraFile& file, const DecoderConfig& config,
-                                              WeightStore store) {
+                                              WeightStore store, DType dtype) {
   store.dtype = store.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   LoraWeights weights;
   weights.rank_ = file.rank;
   TANDEM_RETURN_IF_ERROR(store.ops().add_lora != nullptr
                              ? weights.load_for_kernels(file, config, store)
-                             : weights.load_for_cpu(file, config, store));
+                             : weights.load_for_cpu(file, config, store, dtype));
   return weights;
 }
 
 absl::Status LoraWeights::load_for_cpu(const LoraFile& file, const DecoderConfig& config,
-                                       const WeightStore& store) {
+                                       const WeightStore& store, DType dtype) {
   layers_.resize(static_cast<size_t>(config.layers));
-  memory_bytes_ = bytes_of(file, config, store);
+  memory_bytes_ = bytes_of(file, config, store, dtype);
   memory_ = cpu::allocate_apart(static_cast<size_t>(memory_bytes_));
   std::memset(memory_.get(), 0, static_cast<size_t>(memory_bytes_));
   std::byte* next = memory_.get();
@@ -105,7 +109,7 @@ absl::Status LoraWeights::load_for_cpu(const LoraFile& file, const DecoderConfig
     cpu::LowRankLayer& layer =
         layers_[static_cast<size_t>(first.layer)][static_cast<size_t>(first.part)];
     const LinearSpec a = spec_of_a(spec, modules);
-    layer.type = type_of(file, a, store);
+    layer.type = type_of(file, a, store, dtype);
     layer.in = spec.in;
     std::byte* const numbers = next;
     for (const int64_t rank : a.outs) layer.ranks += rank;
@@ -122,7 +126,7 @@ absl::Status LoraWeights::load_for_cpu(const LoraFile& file, const DecoderConfig
     for (const LoraModule& module : modules) {
       cpu::LowRankLayer::Matrix& m = layer.matrices[module.matrix];
       const LinearSpec b = spec_of_b(spec, module);
-      m.type = type_of(file, b, store);
+      m.type = type_of(file, b, store, dtype);
       m.rank = module.rank;
       m.first_rank = std::exchange(rank, rank + module.rank);
       m.scale = module.scale;
@@ -193,7 +197,7 @@ int64_t LoraWeights::bytes() const {
 }
 
 int64_t LoraWeights::bytes_of(const LoraFile& file, const DecoderConfig& config,
-                              const WeightStore& store) {
+                              const WeightStore& store, DType dtype) {
   const bool for_kernels = store.ops().add_lora != nullptr;
   const int64_t number = store.dtype == DType::kFloat64 ? 8 : 4;  // of kernels
   int64_t bytes = 0;
@@ -207,11 +211,11 @@ int64_t LoraWeights::bytes_of(const LoraFile& file, const DecoderConfig& config,
       const int64_t columns = spec.outs[m.matrix];
       ranks += m.rank;
       bytes += for_kernels ? columns * m.rank * number
-                           : cpu::low_rank_b_bytes(type_of(file, spec_of_b(spec, m), store),
+                           : cpu::low_rank_b_bytes(type_of(file, spec_of_b(spec, m), store, dtype),
                                                    columns, m.rank);
     }
     bytes += for_kernels ? ranks * spec.in * number
-                         : cpu::low_rank_a_bytes(type_of(file, a, store), ranks, spec.in);
+                         : cpu::low_rank_a_bytes(type_of(file, a, store, dtype), ranks, spec.in);
     return absl::OkStatus();
   }).IgnoreError();
   const auto table =

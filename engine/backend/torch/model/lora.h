@@ -7,8 +7,7 @@
 //
 // There are two ways. With Ops::add_lora, kernels find the matrices of each row's adapter by
 // address (LoraView); the host does nothing for a batch but write these addresses. Without it, on
-// CPUs, kernels get the rows of each adapter (LoraGroup). On CPUs, a matrix is bf16 or fp16 if its
-// file is; all others are fp32 (fp64 with fp64 weights).
+// CPUs, kernels get the rows of each adapter (LoraGroup), and matrices may have 16 bits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,10 +32,10 @@ namespace tandem {
 
 class LoraWeights {
  public:
-  // The additions to the first config.layers layers. store: of the base model. Errors as
-  // load_matrix().
+  // The additions to the first config.layers layers. store: of the base model. dtype: as
+  // ModelConfig::adapter_dtype. Errors as load_rows().
   static absl::StatusOr<LoraWeights> load(const LoraFile& file, const DecoderConfig& config,
-                                          WeightStore store);
+                                          WeightStore store, DType dtype = DType::kAuto);
 
   // Null: the adapter does not change the layer.
   const cpu::LowRankLayer* find(int layer, LoraPart part) const {
@@ -46,7 +45,7 @@ class LoraWeights {
   int64_t bytes() const;
   // The bytes() that load() gives, without reading numbers.
   static int64_t bytes_of(const LoraFile& file, const DecoderConfig& config,
-                          const WeightStore& store);
+                          const WeightStore& store, DType dtype = DType::kAuto);
 
   // For Ops::add_lora: as LoraColumns. Null: the platform has no such operation.
   const LoraLayer* for_kernels() const {
@@ -57,7 +56,7 @@ class LoraWeights {
 
  private:
   absl::Status load_for_cpu(const LoraFile& file, const DecoderConfig& config,
-                            const WeightStore& store);
+                            const WeightStore& store, DType dtype);
   absl::Status load_for_kernels(const LoraFile& file, const DecoderConfig& config,
                                 const WeightStore& store);
 

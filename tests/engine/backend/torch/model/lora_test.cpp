@@ -174,6 +174,32 @@ TEST_F(LowRank, BitsDependOnTheRowAlone) {
   }
 }
 
+// 16 bits by the file or by the configuration, fp32 by LibTorch's operators.
+TEST_F(LowRank, MemoryIsKnownBeforeLoading) {
+  const c10::InferenceMode inference;
+  const auto loaded = [&](const std::string& file_type, DType dtype, const WeightStore& store) {
+    const ExtraConfig folder =
+        folders_.write(file_type, 5, 1, {LoraPart::kQkv, LoraPart::kDown}, 0.2F, file_type);
+    const LoraFile file = *LoraFile::open(folder.path, config_);
+    const LoraWeights weights = *LoraWeights::load(file, config_, store, dtype);
+    EXPECT_EQ(weights.bytes(), LoraWeights::bytes_of(file, config_, store, dtype));
+    return weights.bytes();
+  };
+  const WeightStore own, aten{.kernels = CpuKernels::kAten};
+  // A of three and of one matrix, [15, 320] and [5, 512 of 500]; B: columns of 5 ranks.
+  const int64_t numbers = 15 * 320 + 5 * 512 + 5 * (7 * 64 + 320);
+  for (const std::string type : {"F32", "BF16", "F16"}) {
+    const int64_t all = loaded(type, DType::kFloat32, own);
+    EXPECT_EQ(all, numbers * 4);
+    EXPECT_EQ(loaded(type, DType::kAuto, own), type == "F32" ? all : all / 2) << type;
+    EXPECT_EQ(loaded(type, DType::kBFloat16, own), all / 2);
+    EXPECT_EQ(loaded(type, DType::kFloat16, own), all / 2);
+    EXPECT_EQ(loaded(type, DType::kAuto, {.dtype = DType::kFloat64}), all * 2);
+    EXPECT_EQ(loaded(type, DType::kAuto, {.dtype = DType::kInt4}), type == "F32" ? all : all / 2);
+    EXPECT_EQ(loaded(type, DType::kAuto, aten), loaded("F32", DType::kAuto, aten));
+  }
+}
+
 // The interface of CUDA's kernels, in LibTorch's operators: by addresses of each row's adapter.
 TEST_F(LowRank, RowsFindTheirAdapterByItsAddress) {
   const c10::InferenceMode inference;
