@@ -9,6 +9,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/backend/torch/cpu/parallel.h"
@@ -225,8 +226,8 @@ TEST_P(LowRankProducts, WideningIsExact) {
     const std::vector<float> x = as<float>(random_numbers(2 * 321, 12));
     const std::vector<int64_t> rows{0, 1};
     std::vector<float> sums[2] = {std::vector<float>(220), std::vector<float>(220)};
-    for (const auto& [adapter, to] : {std::pair{&narrow, &sums[0]}, std::pair{&wide, &sums[1]}}) {
-      low_rank_sums(to->data(), 110, Rows<float>{x.data(), 2, 321},
+    for (const Adapter* const adapter : {&narrow, &std::as_const(wide)}) {
+      low_rank_sums(sums[adapter == &narrow ? 0 : 1].data(), 110, Rows<float>{x.data(), 2, 321},
                     std::vector<LowRankRows>{{&adapter->layer, rows.data(), 2}});
     }
     EXPECT_EQ(sums[0], sums[1]) << type_name(type);

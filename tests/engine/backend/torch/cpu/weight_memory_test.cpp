@@ -46,7 +46,7 @@ TEST(WeightMemory, OfItsOwnIsFreedAlone) {
     WeightMemory a = allocate_apart(size);
     const WeightMemory b = allocate_apart(size), c = allocate_weights(size);
     EXPECT_EQ(address(a) % 64, 0u) << size;
-    for (const WeightMemory* m : {&a, &b, &c}) std::memset(m->get(), 7, size);
+    for (std::byte* m : {a.get(), b.get(), c.get()}) std::memset(m, 7, size);
     a.reset();
     const WeightMemory next = allocate_apart(size);
     std::memset(next.get(), 8, size);
