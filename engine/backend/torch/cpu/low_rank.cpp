@@ -223,7 +223,7 @@ void run(T* to, int64_t width, const Rows<T>& x, std::span<const LowRankRows> gr
   const auto count = static_cast<int64_t>(units.size());
   const Call<T> call{units.data(), count, to, width, x, sums, next_call()};
   const int64_t threads = team_size();
-  const bool shared = threads > 1 && time_of(units) >= kMinNanoseconds;
+  const double time = threads == 1 ? 0 : time_of(units);
   const auto whole = [&call](int64_t begin, int64_t end) {
     for (; begin < end; ++begin) {
       const Unit<T>& u = call.units[begin];
@@ -231,8 +231,9 @@ void run(T* to, int64_t width, const Rows<T>& x, std::span<const LowRankRows> gr
       call.columns(u, 0, panels(*u.layer));
     }
   };
-  if (!shared) return whole(0, count);
+  if (time < kMinNanoseconds) return whole(0, count);
   if (count % threads == 0 || count >= 4 * threads) return parallel_for(count, 1, whole);
+  if (time < 2 * kMinNanoseconds) return whole(0, count);  // two loops do not pay
   int64_t all_tasks = 0, all_panels = 0;
   for (const Unit<T>& u : units) {
     all_tasks += rank_tasks(*u.layer);

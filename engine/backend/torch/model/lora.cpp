@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/backend/torch/cpu/packed_matrix.h"
+#include "engine/backend/torch/cpu/read_ahead.h"
 #include "engine/backend/torch/model/load.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/backend/torch/tensor_access.h"
@@ -101,6 +102,7 @@ absl::Status LoraWeights::load_for_cpu(const LoraFile& file, const DecoderConfig
   memory_bytes_ = bytes_of(file, config, store, dtype);
   memory_ = cpu::allocate_apart(static_cast<size_t>(memory_bytes_));
   std::memset(memory_.get(), 0, static_cast<size_t>(memory_bytes_));
+  first_byte_.resize(static_cast<size_t>(config.layers) + 1);
   std::byte* next = memory_.get();
   const auto loaded = each_layer(file, [&](std::span<const LoraModule> modules) -> absl::Status {
     const LoraModule& first = modules.front();
@@ -140,9 +142,14 @@ absl::Status LoraWeights::load_for_cpu(const LoraFile& file, const DecoderConfig
     }
     layer.a = numbers;
     layer.end = next;
+    first_byte_[static_cast<size_t>(first.layer) + 1] = next - memory_.get();
     return absl::OkStatus();
   });
   TANDEM_RETURN_IF_ERROR(loaded);
+  // Layers without additions begin where the one before them ends.
+  for (size_t i = 1; i < first_byte_.size(); ++i) {
+    first_byte_[i] = std::max(first_byte_[i], first_byte_[i - 1]);
+  }
   TORCH_CHECK(next == memory_.get() + memory_bytes_, "an adapter of ", next - memory_.get(),
               " bytes in ", memory_bytes_);
   return absl::OkStatus();
@@ -188,6 +195,17 @@ absl::Status LoraWeights::load_for_kernels(const LoraFile& file, const DecoderCo
   const auto bytes = static_cast<int64_t>(layers.size() * sizeof(LoraLayer));
   table_ = at::from_blob(layers.data(), {bytes}, at::kByte).clone().to(store.device);
   return absl::OkStatus();
+}
+
+std::span<const std::byte> LoraWeights::between(double from, double to) const {
+  const auto byte_of = [&](double place) {
+    const auto layer = static_cast<size_t>(place);
+    if (layer + 1 >= first_byte_.size()) return memory_bytes_;
+    const auto bytes = static_cast<double>(first_byte_[layer + 1] - first_byte_[layer]);
+    return first_byte_[layer] + static_cast<int64_t>((place - static_cast<double>(layer)) * bytes);
+  };
+  const int64_t first = byte_of(from);
+  return {memory_.get() + first, static_cast<size_t>(byte_of(to) - first)};
 }
 
 int64_t LoraWeights::bytes() const {
@@ -245,6 +263,17 @@ std::span<const cpu::LowRankRows> LoraProducts::rows_of(std::span<const LoraGrou
     if (own != nullptr) rows_.push_back({own, group.rows, group.n});
   }
   return rows_;
+}
+
+void LoraProducts::read_ahead(const LoraGroups& loras, int layer, double from, double to) const {
+  if (loras.groups.empty()) return;
+  // In layers. Additions to the gate precede its product, which is half of a layer's work.
+  constexpr double kAhead = 0.55;
+  cpu::ReadAhead& memory = cpu::read_ahead();
+  memory.clear();
+  for (const LoraGroup& group : loras.groups) {
+    memory.add(group.weights->between(layer + from + kAhead, layer + to + kAhead));
+  }
 }
 
 void LoraProducts::add(at::Tensor& to, const LinearInput& x, const LoraGroups& loras, int layer,

@@ -42,6 +42,8 @@ class LoraWeights {
     const auto& found = layers_[static_cast<size_t>(layer)][static_cast<size_t>(part)];
     return found.a == nullptr ? nullptr : &found;
   }
+  // Without Ops::add_lora: the numbers between two places, in layers: 3.5 is the middle of layer 3.
+  std::span<const std::byte> between(double from, double to) const;
   int64_t bytes() const;
   // The bytes() that load() gives, without reading numbers.
   static int64_t bytes_of(const LoraFile& file, const DecoderConfig& config,
@@ -66,6 +68,7 @@ class LoraWeights {
   std::vector<std::array<cpu::LowRankLayer, kLoraParts>> layers_;
   cpu::WeightMemory memory_;
   int64_t memory_bytes_ = 0;
+  std::vector<int64_t> first_byte_;  // of each layer, and the end
   // With it, in the memory of the device. LoraLayer [layers * kLoraParts] as bytes, and what it
   // refers to.
   at::Tensor table_;
@@ -96,6 +99,10 @@ struct LoraGroups {
 class LoraProducts {
  public:
   explicit LoraProducts(const WeightStore& store);
+
+  // Makes the next product prefetch numbers that additions read soon after it. from, to: the part
+  // of the layer's work that the product does, within [0, 1]
+  void read_ahead(const LoraGroups& groups, int layer, double from, double to) const;
 
   // to += the additions of `groups` for x. to: [rows, outs] of x's type, with Ops::add_lora also of
   // the residual stream's

@@ -200,6 +200,26 @@ TEST_F(LowRank, MemoryIsKnownBeforeLoading) {
   }
 }
 
+TEST_F(LowRank, PlacesBetweenLayers) {
+  const c10::InferenceMode inference;
+  DecoderConfig config = config_;
+  config.layers = 4;
+  const test::LoraFolders folders(config);
+  const LoraFile file = *LoraFile::open(folders.write("four", 4, 1).path, config);
+  const LoraWeights weights = *LoraWeights::load(file, config, WeightStore{});
+  const auto all = weights.between(0, 4);
+  EXPECT_EQ(static_cast<int64_t>(all.size()), weights.bytes());
+  for (int layer = 0; layer < 4; ++layer) {
+    EXPECT_EQ(weights.between(layer, layer + 1).size(), all.size() / 4);
+    EXPECT_EQ(weights.between(0, layer).size(), all.size() / 4 * static_cast<size_t>(layer));
+    const std::byte* const own = weights.find(layer, LoraPart::kQkv)->a;
+    EXPECT_EQ(weights.between(layer, layer + 0.5).data(), own);
+  }
+  EXPECT_EQ(weights.between(1.25, 2.5).size(), all.size() / 16 * 5);
+  EXPECT_EQ(weights.between(3.5, 4.75).size(), all.size() / 8);
+  EXPECT_TRUE(weights.between(4.25, 4.75).empty());
+}
+
 // The interface of CUDA's kernels, in LibTorch's operators: by addresses of each row's adapter.
 TEST_F(LowRank, RowsFindTheirAdapterByItsAddress) {
   const c10::InferenceMode inference;
