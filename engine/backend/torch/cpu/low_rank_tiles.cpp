@@ -32,9 +32,9 @@ constexpr size_t kLine = 64;
 constexpr std::ptrdiff_t kAhead = 8192;
 
 // Types of numbers. load() reads vector i of the first half of a block, and that of the second.
-template <class Lane_>
+template <class D>
 struct Plain {
-  using Lane = Lane_;
+  using Lane = D;
   using V = hn::Vec<Lane>;
   using T = hn::TFromD<Lane>;
   static constexpr size_t kBytes = kLowRankBlock * sizeof(T);

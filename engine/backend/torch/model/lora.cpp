@@ -10,6 +10,7 @@
 
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/read_ahead.h"
+#include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/load.h"
 #include "engine/backend/torch/profile.h"
 #include "engine/backend/torch/tensor_access.h"
