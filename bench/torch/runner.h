@@ -47,14 +47,16 @@ class Runner {
     begin(kv_rows);
   }
 
-  // The weights of a file or directory, in the type of the file.
-  Runner(const std::string& path, const Options& options, int64_t kv_rows)
+  // The weights of a file or directory, in the type of the file. loras: paths of LoRA adapters
+  Runner(const std::string& path, const Options& options, int64_t kv_rows,
+         const std::vector<std::string>& loras = {})
       : device_(make_device(options, 0)), page_rows_(options.page_rows) {
     ModelConfig model;
     model.name = "model";
     model.path = path;
     model.page_rows = page_rows_;
     model.kv_dtype = options.kv_dtype;
+    for (const std::string& lora : loras) model.loras.push_back({lora, lora});
     const absl::Status loaded = device_->load(kModel, model);
     if (!loaded.ok()) std::fprintf(stderr, "%s\n", loaded.ToString().c_str());
     TANDEM_CHECK(loaded.ok());
@@ -100,6 +102,13 @@ class Runner {
       for (int i = first_read; i < rows; ++i) w.outputs.push_back({0, i - first_read, i, i});
     }
     TANDEM_CHECK(next <= pages_);
+  }
+
+  // Sequence i gets LoRA adapter i modulo n; 0: none. REQUIRES: called after shape()
+  void adapt(int n) {
+    for (size_t i = 0; i < batch_.works.size(); ++i) {
+      batch_.works[i].lora = n > 0 ? LoraId(static_cast<int64_t>(i) % n) : LoraId();
+    }
   }
 
   struct Time {

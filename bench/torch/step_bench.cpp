@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <functional>
 #include <iterator>
 #include <optional>
@@ -37,6 +38,7 @@ struct Settings {
   int most_context = 8192;
   int most_prompt = 4096;
   std::vector<std::string> only;
+  std::vector<std::string> loras;  // paths of LoRA adapters of the file's model
   std::FILE* csv = nullptr;
 
   bool wants(const char* table) const {
@@ -57,8 +59,8 @@ struct Model {
 };
 
 // The tables of models from files.
-constexpr std::string_view kOfFiles[] = {"step",    "parts",     "rows",
-                                         "context", "sequences", "prefill"};
+constexpr std::string_view kOfFiles[] = {"step",      "parts",   "rows", "context",
+                                         "sequences", "prefill", "loras"};
 
 double milliseconds(Seconds s) { return s.count() * 1e3; }
 double microseconds(Seconds s) { return s.count() * 1e6; }
@@ -238,6 +240,49 @@ void rows_table(const Settings& s, const Model& m, Runner& runner) {
   }
 }
 
+// Steps of 1 and 8 sequences with LoRA adapters, and of 64 rows of a prompt. Steps with adapters
+// and steps without take turns, so that other load affects both. Time of processors is the better
+// measure on a busy machine, with one thread: others spin while they wait.
+void loras_table(const Settings& s, const Model& m, Runner& runner) {
+  std::printf(
+      "\n### %s: a step with LoRA adapters, context 256\n\n"
+      "| sequences | rows | adapters | ms without | ms with | without / with "
+      "| processor ms without | with | without / with |\n"
+      "|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+      m.name.c_str());
+  struct Case {
+    int sequences, rows;
+    size_t loras;
+  };
+  constexpr Case kCases[] = {{1, 1, 1}, {8, 1, 1}, {8, 1, 8}, {8, 1, 32}, {1, 64, 1}};
+  for (const auto& [sequences, rows, loras] : kCases) {
+    if (loras > s.loras.size()) continue;
+    runner.shape(sequences, 255, rows, 1);
+    std::array<std::vector<Seconds>, 2> walls, processors;
+    repeat(s.seconds, [&] {
+      for (size_t i = 0; i < 2; ++i) {
+        runner.adapt(i == 0 ? 0 : static_cast<int>(loras));
+        runner.run();  // so that caches hold what such a step leaves in them
+        const std::clock_t start = std::clock();
+        walls[i].push_back(runner.run().wall);
+        processors[i].emplace_back(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+      }
+      return walls[1].back();
+    });
+    std::printf("| %d | %d | %zu |", sequences, rows, loras);
+    for (const auto* times : {&walls, &processors}) {
+      const double without = milliseconds(typical((*times)[0], s.least));
+      const double with = milliseconds(typical((*times)[1], s.least));
+      std::printf(" %.3f | %.3f | %.2f |", without, with, without / with);
+      const std::string name = m.name + ":" + std::to_string(sequences) + ":" +
+                               std::to_string(rows) + (times == &walls ? "" : ":processor");
+      s.put("loras", name + ":without", static_cast<double>(loras), without);
+      s.put("loras", name + ":with", static_cast<double>(loras), with);
+    }
+    std::printf("\n");
+  }
+}
+
 // Prompts in one pass. Only the logits of the last row are read.
 void prefill_table(const Settings& s, const Model& m, Runner& runner) {
   std::printf("\n### %s: a prompt in one pass\n\n| tokens | ms | tokens/s |\n|---:|---:|---:|\n",
@@ -341,7 +386,7 @@ void devices_table(const Settings& s, const Model& m, const RandomWeights& weigh
 }
 
 void measure_file(const Settings& s, const Model& m) {
-  Runner runner(m.path, s.options, 64 * 272);
+  Runner runner(m.path, s.options, 64 * 272, s.loras);
   s.put("weights", m.name, static_cast<double>(runner.weight_bytes()), 0);
   if (s.wants("step")) step_table(s, m, runner);
   if (s.wants("parts")) parts_table(s, m, runner);
@@ -349,6 +394,7 @@ void measure_file(const Settings& s, const Model& m) {
   if (s.wants("context")) context_table(s, m, runner);
   if (s.wants("sequences")) sequences_table(s, m, runner);
   if (s.names("prefill")) prefill_table(s, m, runner);
+  if (s.names("loras")) loras_table(s, m, runner);
   put_graphs(s, m, runner);
   std::fflush(stdout);
 }
@@ -416,7 +462,10 @@ int run(const std::vector<std::string>& args) {
               &folders);
   flags.texts("file", "NAME=PATH", "instead: a GGUF file or a model's folder; repeatable", &files);
   flags.texts("table", "NAME",
-              "step, parts, rows, context, sequences, devices (these), ragged, prefill", &s.only);
+              "step, parts, rows, context, sequences, devices (these), ragged, prefill, loras",
+              &s.only);
+  flags.texts("lora", "PATH", "with --file and the table loras: a LoRA adapter; repeatable",
+              &s.loras);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
   flags.text("device", "NAME", "the (first) device: cpu:0 or cuda:0 (cpu:0)", &device);
   flags.text("dtype", "TYPE", "fp32, bf16, fp16, int8, int4, or blocks: q4_0, .. q6_k (fp32)",
@@ -455,10 +504,13 @@ int run(const std::vector<std::string>& args) {
     return help ? 0 : 2;
   }
   for (const std::string& table : s.only) {
-    if (files.empty() || std::ranges::find(kOfFiles, table) != std::end(kOfFiles)) continue;
+    if (files.empty() ? table != "loras"
+                      : std::ranges::find(kOfFiles, table) != std::end(kOfFiles)) {
+      continue;
+    }
     std::fprintf(stderr,
                  "--table: %s; allowed with --file: step, parts, rows, context, sequences, "
-                 "prefill\n",
+                 "prefill, loras\n",
                  table.c_str());
     return 2;
   }

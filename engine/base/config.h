@@ -116,6 +116,9 @@ struct ModelConfig {
   // Of keys and values: kFloat32, kBFloat16 or kAuto. kAuto is fp32 on a CPU (fp64 with fp64
   // weights) and the dtype on CUDA.
   DType kv_dtype = DType::kAuto;
+  // Of LoRA adapters: kFloat32, kBFloat16, kFloat16 or kAuto, that of the file if it has 16 bits,
+  // else fp32. CPU devices only; with fp64 weights, adapters are fp64.
+  DType adapter_dtype = DType::kAuto;
   int layers = 0;  // uses the first `layers` layers, then the final norm and head; 0: all
   std::vector<ExtraConfig> extras;
   std::vector<ExtraConfig> loras;  // LoRA adapters, by LoraId; others are loaded at run time

@@ -147,6 +147,7 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
                                   .shards = parts}));
   DeviceModel& loaded = impl_->models[model];
   loaded.whole = whole;
+  loaded.adapter_dtype = config.adapter_dtype;
   ModelShape& shape = loaded.shape;
   if (layers == whole.layers) shape.parameters = layout.parameters;
   absl::StatusOr<std::string> fingerprint = fingerprint_of(whole, layout.tied, tensors);
@@ -215,8 +216,9 @@ absl::StatusOr<int64_t> TorchDevice::Impl::load_lora(DeviceModel& loaded, LoraId
                                                      const LoraFile& file) const try {
   const c10::InferenceMode inference;
   const c10::DeviceGuard guard(device);
-  TANDEM_ASSIGN_OR_RETURN(LoraWeights weights,
-                          LoraWeights::load(file, loaded.config, loaded.weights->store));
+  TANDEM_ASSIGN_OR_RETURN(
+      LoraWeights weights,
+      LoraWeights::load(file, loaded.config, loaded.weights->store, loaded.adapter_dtype));
   platform.synchronize(config.index);
   const int64_t bytes = weights.bytes();
   loaded.extras.loras->add(id, std::move(weights));
@@ -236,7 +238,7 @@ absl::StatusOr<LoraFile> TorchDevice::read_lora(ModelId model, const std::string
 
 int64_t TorchDevice::lora_bytes(ModelId model, const LoraFile& file) const {
   const DeviceModel& loaded = impl_->models.at(model);
-  return LoraWeights::bytes_of(file, loaded.config, loaded.weights->store);
+  return LoraWeights::bytes_of(file, loaded.config, loaded.weights->store, loaded.adapter_dtype);
 }
 
 absl::Status TorchDevice::load_lora(ModelId model, LoraId id, const LoraFile& file) {

@@ -20,6 +20,7 @@ struct DeviceModel {
   DecoderConfig whole;
   std::shared_ptr<const DecoderWeights> weights;
   at::ScalarType kv_type = at::kFloat;
+  DType adapter_dtype = DType::kAuto;  // as in ModelConfig
   bool shares_weights = false;
   // Weights that TorchDevice::pack_weights() may pack; null: decided.
   std::shared_ptr<DecoderWeights> unpacked;

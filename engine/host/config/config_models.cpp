@@ -175,6 +175,22 @@ absl::Status replicas_from(const pb::Model& in, const ConfigFields& fields, Mode
   return absl::OkStatus();
 }
 
+absl::Status adapter_dtype_from(const pb::Model& in, const ConfigFields& fields, ModelConfig* out) {
+  out->adapter_dtype = dtype_from(in.adapter_dtype());
+  const std::string& name = pb::Model::Dtype_Name(in.adapter_dtype());
+  switch (out->adapter_dtype) {
+    case DType::kAuto:
+      return absl::OkStatus();
+    case DType::kFloat32:
+    case DType::kBFloat16:
+    case DType::kFloat16:
+      if (parse_device(out->device)->kind == DeviceKind::kCpu) return absl::OkStatus();
+      return fields.error("adapter_dtype", name, "unset on a CUDA device");
+    default:
+      return fields.error("adapter_dtype", name, "DTYPE_FP32, DTYPE_BF16, DTYPE_FP16");
+  }
+}
+
 bool is_gguf_file(const std::string& path) {
   std::error_code error;
   return absl::EndsWith(path, ".gguf") && std::filesystem::is_regular_file(path, error);
@@ -292,6 +308,7 @@ absl::StatusOr<ModelConfig> model_from(const ConfigFile& file, int index,
       out.kv_dtype != DType::kBFloat16) {
     return fields.error("kv_dtype", pb::Model::Dtype_Name(in.kv_dtype()), "DTYPE_FP32, DTYPE_BF16");
   }
+  TANDEM_RETURN_IF_ERROR(adapter_dtype_from(in, fields, &out));
   TANDEM_NUMBER(fields, in, page_rows, 1, 1024, &out.page_rows);
   TANDEM_NUMBER(fields, in, kv_pages, int64_t{0}, kMaxInt32, &out.kv_pages);
   if (in.has_prefix_cache()) out.prefix_cache = in.prefix_cache();

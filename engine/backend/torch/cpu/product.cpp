@@ -5,6 +5,7 @@
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
 #include "engine/backend/torch/cpu/quantized_tiles.h"
+#include "engine/backend/torch/cpu/read_ahead.h"
 #include "engine/base/check.h"
 
 namespace tandem::cpu {
@@ -42,6 +43,16 @@ uint64_t next_call() {
   return ++calls;
 }
 
+// What a product prefetches for its caller.
+class Later {
+ public:
+  Later() = default;
+  ~Later() { read_ahead().clear(); }
+  Later(const Later&) = delete;
+  Later& operator=(const Later&) = delete;
+  const ReadAhead* get() const { return read_ahead().empty() ? nullptr : &read_ahead(); }
+};
+
 // Overloads for the two kinds of matrices.
 RowType row_type_of(const PackedMatrix& w) { return row_type(w.type()); }
 RowType row_type_of(const QuantizedMatrix&) { return RowType::kInt8x32; }
@@ -73,12 +84,14 @@ TileShape shape_for(const QuantizedMatrix& w) {
 
 template <class O, class A>
 TileTask<O, A> task_of(const PackedMatrix* w, const PreparedRows* x, const A* bias, O* out,
-                       Then then, Activation activation, const AddedRows<A>* added) {
+                       Then then, Activation activation, const AddedRows<A>* added,
+                       const ReadAhead* /*later*/) {
   return {w, x, bias, out, then, activation, added};
 }
 QuantTask task_of(const QuantizedMatrix* w, const PreparedRows* x, const float* bias, float* out,
-                  Then then, Activation activation, const AddedRows<float>* added) {
-  return {w, x, bias, out, then, activation, added};
+                  Then then, Activation activation, const AddedRows<float>* added,
+                  const ReadAhead* later) {
+  return {w, x, bias, out, then, activation, added, later};
 }
 
 template <class O, class A, class Matrix>
@@ -92,10 +105,11 @@ struct Call {
   int64_t panels;              // to compute
   int64_t common;              // of these, the first ones: for all rows
   int64_t whole;               // rows that need the others
-  int64_t part;                // groups of rows processed together
+  int32_t part;                // groups of rows processed together
   Then then;
   Activation activation;
   const AddedRows<A>* added;
+  const ReadAhead* later;
 
   // first: the first panel of this thread, prefetched on its first call
   const PreparedRows& rows(int64_t first) const {
@@ -112,7 +126,7 @@ struct Call {
   // Tasks [begin, end) of the list (part of the rows, panel), panels varying fastest.
   void operator()(int64_t begin, int64_t end) const {
     const PreparedRows& prepared = rows(begin % panels);
-    const auto task = task_of(weights, &prepared, bias, out, then, activation, added);
+    const auto task = task_of(weights, &prepared, bias, out, then, activation, added, later);
     while (begin < end) {
       const int64_t p = begin / panels;
       const int64_t to = std::min(end, (p + 1) * panels);
@@ -137,6 +151,7 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
   TANDEM_CHECK(first == 0 || then != Then::kGate);
   TANDEM_CHECK(added == nullptr || then == Then::kGate);
+  const Later later;
   const TileShape shape = shape_for(w);
   const int64_t threads = team_size();
   const int64_t wanted = first > 0 ? (first + w.columns() - 1) / w.columns() : w.panels();
@@ -148,8 +163,21 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
   while (parts < groups && panels * parts < 4 * threads) ++parts;
   const int64_t part = (groups + parts - 1) / parts;
   parts = (groups + part - 1) / part;
-  Call<O, A, Matrix> call{out,    bias,  &w,   x,    nullptr,    next_call(), panels,
-                          common, whole, part, then, activation, added};
+  Call<O, A, Matrix> call{.out = out,
+                          .bias = bias,
+                          .weights = &w,
+                          .x = x,
+                          .shared = nullptr,
+                          .number = next_call(),
+                          .panels = panels,
+                          .common = common,
+                          .whole = whole,
+                          .part = static_cast<int32_t>(part),
+                          .then = then,
+                          .activation = activation,
+                          .added = added,
+                          .later = later.get()};
+  static_assert(sizeof(call) <= internal::kClosureBytes);
   const int64_t tasks = parts * panels;
   if (threads == 1 || panel_time(w, x.rows) * static_cast<double>(panels) < kMinNanoseconds) {
     return call(0, tasks);
@@ -167,6 +195,11 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
 }
 
 }  // namespace
+
+ReadAhead& read_ahead() {
+  thread_local ReadAhead mine;
+  return mine;
+}
 
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
              Then then, Activation activation, int64_t first, int64_t whole,

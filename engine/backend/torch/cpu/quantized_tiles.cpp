@@ -105,7 +105,10 @@ struct Tile {
   size_t codes_at;
   int64_t groups;    // of 32 inputs each
   const int32_t* x;  // [groups][words][rows]
-  float* sums;       // [rows][kColumns]
+  // Address to prefetch, advanced by ahead_step with each group; 0: by the bytes of a group.
+  const uint8_t* ahead;
+  size_t ahead_step;
+  float* sums;  // [rows][kColumns]
 };
 
 // Inlined into multiply() and multiply_vnni(), to be compiled with their target attributes.
@@ -132,7 +135,10 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
   const int32_t* x = tile.x;
   const uint8_t* scales = tile.unit;
   const uint8_t* codes = tile.unit + tile.codes_at;
-  const uint8_t* ahead = codes + kAhead;
+  // Bytes per group, including its part of the scales.
+  constexpr size_t kGroupBytes = kCodeBytes + kScaleBytes / kGroups;
+  const uint8_t* ahead = tile.ahead;
+  const size_t ahead_step = tile.ahead_step == 0 ? kGroupBytes : tile.ahead_step;
   for (int64_t group = 0; group < tile.groups; ++group) {
     const int g = kGroups == 1 ? 0 : static_cast<int>(group % kGroups);
     const int32_t* after = x + 8 * Dot::kWords * Rows;  // two sums, scale, scale * sum
@@ -189,10 +195,8 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
         }
       }
     }
-    // Bytes per group, including its part of the scales.
-    constexpr size_t kGroupBytes = kCodeBytes + kScaleBytes / kGroups;
     for (size_t line = 0; line < kGroupBytes; line += 64) hwy::Prefetch(ahead + line);
-    ahead += kGroupBytes;
+    ahead += ahead_step;
     if constexpr (Rows >= 4) {
       constexpr size_t kGroupOfRows = sizeof(int32_t) * (8 * Dot::kWords + 4) * Rows;
       const auto* next = reinterpret_cast<const uint8_t*>(x) + kRowsAhead;
@@ -308,7 +312,18 @@ void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel
         const Multiply multiply = pick(s.format.type, rows);
         tile.unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel));
         tile.sums = sums;
-        for (int u = 0; u < 2; ++u, tile.unit += s.unit_bytes, tile.sums += kUnit) multiply(tile);
+        for (int u = 0; u < 2; ++u, tile.unit += s.unit_bytes, tile.sums += kUnit) {
+          tile.ahead = tile.unit + tile.codes_at + kAhead;
+          tile.ahead_step = 0;
+          if (t.later != nullptr && group > first_group) {
+            const int64_t units = 2 * (end_group - first_group - 1);
+            const int64_t unit = 2 * (group - first_group - 1) + u;
+            const auto part = t.later->part(panel * units + unit, t.weights->panels() * units);
+            tile.ahead = reinterpret_cast<const uint8_t*>(part.data());
+            tile.ahead_step = part.size() / static_cast<size_t>(tile.groups) + 1;
+          }
+          multiply(tile);
+        }
         for (int r = 0; r < rows; ++r) finish(t, s, panel, row + r, sums + r * kColumns);
       }
     }

@@ -16,6 +16,7 @@
 #include "engine/backend/torch/cpu/prepared_rows.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
 #include "engine/backend/torch/cpu/quantized_matrix.h"
+#include "engine/backend/torch/cpu/read_ahead.h"
 
 namespace tandem::cpu {
 
@@ -25,8 +26,9 @@ struct QuantTask {
   const float* bias;      // [outs] or null
   float* out;             // [rows, outs]; gated: [rows, outs / 2]
   Then then;
-  Activation activation;          // for kGate
-  const AddedRows<float>* added;  // for kGate; null: none
+  Activation activation;             // for kGate
+  const AddedRows<float>* added;     // for kGate; null: none
+  const ReadAhead* later = nullptr;  // to prefetch; null: nothing
 };
 
 // Computes panels [first_panel, end_panel) for row groups [first_group, end_group).

@@ -53,4 +53,16 @@ WeightMemory allocate_weights(size_t bytes) {
   return {at, {stretch}};
 }
 
+WeightMemory allocate_apart(size_t bytes) {
+  bytes = round_up(std::max<size_t>(bytes, 1), kLine);
+  if (bytes < kHugePage) {
+    const auto own = std::make_shared<Stretch>(kLine, bytes);
+    return {own->data, {own}};
+  }
+  const auto own = std::make_shared<Stretch>(kHugePage, round_up(bytes, kHugePage));
+  // Whole huge pages only: the rest takes small ones, so that no memory is added.
+  madvise(own->data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return {own->data, {own}};
+}
+
 }  // namespace tandem::cpu

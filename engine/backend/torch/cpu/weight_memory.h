@@ -19,4 +19,7 @@ using WeightMemory = std::unique_ptr<std::byte, FreeWeights>;
 // its last matrix.
 WeightMemory allocate_weights(size_t bytes);
 
+// The same in a stretch of its own, which is freed with it: for weights that do not stay.
+WeightMemory allocate_apart(size_t bytes);
+
 }  // namespace tandem::cpu

@@ -41,6 +41,7 @@ void LayerRunner::run(int i, const DecoderWeights::Layer& l, const DistanceBias&
   attend(l, distances, x, own, local ? local_rope_ : rope_, adapted);
   if (memory != nullptr) attend_memory(l, x, *memory);
   if (!config_.parallel) feed_forward(l, x, adapted);
+  read_ahead(l, LoraPart::kDown, adapted);
   add_output(x, l.down, inner_.rows(x.size(0)), l.mlp_output_norm, LoraPart::kDown, adapted);
 }
 
@@ -51,6 +52,7 @@ void LayerRunner::attend(const DecoderWeights::Layer& l, const DistanceBias& dis
   at::Tensor& qkv = qkv_.rows(rows.rows);
   at::Tensor& attended = attended_.rows(rows.rows);
   const LinearInput input{x, l.attention_norm, normed_.rows(rows.rows)};
+  read_ahead(l, LoraPart::kQkv, adapted);
   l.qkv.into(qkv, input);
   lora_.add(qkv, input, adapted.groups, adapted.layer, LoraPart::kQkv);
   if (l.q_norm.kind != NormKind::kNone) {
@@ -59,6 +61,7 @@ void LayerRunner::attend(const DecoderWeights::Layer& l, const DistanceBias& dis
   }
   ops_.rope_and_store(qkv, rows, kv, rope);
   ops_.attention(attended, qkv, rows, kv, scale_, distances);
+  read_ahead(l, LoraPart::kO, adapted);
   add_output(x, l.o, attended, l.attention_output_norm, LoraPart::kO, adapted);
 }
 
@@ -79,6 +82,7 @@ void LayerRunner::feed_forward(const DecoderWeights::Layer& l, const at::Tensor&
   if (config_.gated) {
     const AddedRows* const added =
         lora_.sums(input, adapted.groups, adapted.layer, LoraPart::kUp, l.up.outs());
+    read_ahead(l, LoraPart::kUp, adapted);
     l.up.gate_into(inner, input, config_.activation, gate_up_, added);
   } else if (adapted.groups.empty()) {
     l.up.activate_into(inner, input, config_.activation);
@@ -87,6 +91,19 @@ void LayerRunner::feed_forward(const DecoderWeights::Layer& l, const at::Tensor&
     lora_.add(inner, input, adapted.groups, adapted.layer, LoraPart::kUp);
     ops_.activate(inner, config_.activation);
   }
+}
+
+void LayerRunner::read_ahead(const DecoderWeights::Layer& l, LoraPart part,
+                             const Adapted& adapted) const {
+  if (adapted.groups.empty()) return;
+  const int64_t bytes[] = {l.qkv.bytes(), l.o.bytes(), l.up.bytes(), l.down.bytes()};
+  double all = 0, before = 0;
+  for (size_t i = 0; i < kLoraParts; ++i) {
+    all += static_cast<double>(bytes[i]);
+    if (i < static_cast<size_t>(part)) before += static_cast<double>(bytes[i]);
+  }
+  const auto own = static_cast<double>(bytes[static_cast<size_t>(part)]);
+  lora_.read_ahead(adapted.groups, adapted.layer, before / all, (before + own) / all);
 }
 
 void LayerRunner::add_output(at::Tensor& x, const Linear& linear, const at::Tensor& input,

@@ -44,6 +44,8 @@ class LayerRunner {
   // x += norm(linear(input))
   void add_output(at::Tensor& x, const Linear& linear, const at::Tensor& input, const Norm& norm,
                   LoraPart part, const Adapted& adapted);
+  // As LoraProducts::read_ahead(), for the product of a part.
+  void read_ahead(const DecoderWeights::Layer& l, LoraPart part, const Adapted& adapted) const;
 
   const DecoderConfig config_;
   const Ops& ops_;

@@ -182,6 +182,11 @@ absl::StatusOr<at::Tensor> load_matrix(const TensorSource& source, const LinearS
   return host.to(device);
 }
 
+absl::Status load_rows(const TensorSource& source, const LinearSpec& spec, cpu::WeightType type,
+                       const std::function<void(int64_t, int64_t, const std::byte*)>& take) {
+  return each_rows(source, spec, source_type(type), take);
+}
+
 absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source, const LinearSpec& spec,
                                               cpu::WeightType type, cpu::Layout layout) {
   cpu::PackedMatrix packed(type, all_outs(spec), spec.in, layout);

@@ -3,9 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/quantized_matrix.h"
@@ -23,6 +27,11 @@ absl::StatusOr<at::Tensor> load_tensor(const TensorSource& source, const std::st
 // A layer's matrices, stacked, as `type` on `device`: [sum of outs, in]. Errors as above.
 absl::StatusOr<at::Tensor> load_matrix(const TensorSource& source, const LinearSpec& spec,
                                        at::ScalarType type, at::Device device);
+
+// Calls take(first row, rows, their numbers of `type`) for all rows of a layer's matrices, stacked,
+// in chunks. type: not kInt8. Errors as above; also INVALID_ARGUMENT: a number beyond fp16.
+absl::Status load_rows(const TensorSource& source, const LinearSpec& spec, cpu::WeightType type,
+                       const std::function<void(int64_t, int64_t, const std::byte*)>& take);
 
 // A layer's matrices, packed for the CPU's products. Also INVALID_ARGUMENT: a number beyond fp16.
 absl::StatusOr<cpu::PackedMatrix> load_packed(const TensorSource& source, const LinearSpec& spec,

@@ -1,13 +1,13 @@
 // LoRA adapters of a decoder: low-rank additions y += scale * B (A x) to its linear layers, for
 // those rows of a batch that have an adapter.
 //
-// A and B are fp32 (fp64 with fp64 weights) for any type of the base weights. An addition is the
-// last summand of a number, so rows without an adapter keep their bits. A row's addition depends on
-// that row and its adapter alone.
+// Sums are fp32 (fp64 with fp64 weights) for any type of the base weights. An addition is the last
+// summand of a number, so rows without an adapter keep their bits. A row's addition depends on that
+// row and its adapter alone.
 //
 // There are two ways. With Ops::add_lora, kernels find the matrices of each row's adapter by
 // address (LoraView); the host does nothing for a batch but write these addresses. Without it, on
-// CPUs, rows of one adapter are gathered for products with its A and B (LoraGroup).
+// CPUs, kernels get the rows of each adapter (LoraGroup), and matrices may have 16 bits.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,8 +20,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/backend/torch/cpu/low_rank.h"
+#include "engine/backend/torch/cpu/weight_memory.h"
 #include "engine/backend/torch/lora_view.h"
-#include "engine/backend/torch/model/linear.h"
 #include "engine/backend/torch/model/weight_store.h"
 #include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/weights/decoder_config.h"
@@ -31,32 +32,22 @@ namespace tandem {
 
 class LoraWeights {
  public:
-  // To the columns of one stacked linear layer.
-  struct Addition {
-    struct Part {
-      Linear b;  // rank -> columns
-      int64_t first_rank = 0;
-      int64_t first_column = 0;
-      double scale = 1;
-    };
-    Linear a;  // in -> the ranks of all parts, stacked
-    std::vector<Part> parts;
-  };
-
-  // The additions to the first config.layers layers. store: of the base model. Errors as
-  // load_matrix().
+  // The additions to the first config.layers layers. store: of the base model. dtype: as
+  // ModelConfig::adapter_dtype. Errors as load_rows().
   static absl::StatusOr<LoraWeights> load(const LoraFile& file, const DecoderConfig& config,
-                                          WeightStore store);
+                                          WeightStore store, DType dtype = DType::kAuto);
 
   // Null: the adapter does not change the layer.
-  const Addition* find(int layer, LoraPart part) const {
+  const cpu::LowRankLayer* find(int layer, LoraPart part) const {
     const auto& found = layers_[static_cast<size_t>(layer)][static_cast<size_t>(part)];
-    return found ? &*found : nullptr;
+    return found.a == nullptr ? nullptr : &found;
   }
+  // Without Ops::add_lora: the numbers between two places, in layers: 3.5 is the middle of layer 3.
+  std::span<const std::byte> between(double from, double to) const;
   int64_t bytes() const;
   // The bytes() that load() gives, without reading numbers.
   static int64_t bytes_of(const LoraFile& file, const DecoderConfig& config,
-                          const WeightStore& store);
+                          const WeightStore& store, DType dtype = DType::kAuto);
 
   // For Ops::add_lora: as LoraColumns. Null: the platform has no such operation.
   const LoraLayer* for_kernels() const {
@@ -66,12 +57,18 @@ class LoraWeights {
   uint32_t parts() const { return parts_; }  // bit p: LoraPart p of some layer is changed
 
  private:
+  absl::Status load_for_cpu(const LoraFile& file, const DecoderConfig& config,
+                            const WeightStore& store, DType dtype);
   absl::Status load_for_kernels(const LoraFile& file, const DecoderConfig& config,
                                 const WeightStore& store);
 
   int rank_ = 0;
   uint32_t parts_ = 0;
-  std::vector<std::array<std::optional<Addition>, kLoraParts>> layers_;  // without Ops::add_lora
+  // Without Ops::add_lora: by layer and part, without A if it is not changed; and its numbers.
+  std::vector<std::array<cpu::LowRankLayer, kLoraParts>> layers_;
+  cpu::WeightMemory memory_;
+  int64_t memory_bytes_ = 0;
+  std::vector<int64_t> first_byte_;  // of each layer, and the end
   // With it, in the memory of the device. LoraLayer [layers * kLoraParts] as bytes, and what it
   // refers to.
   at::Tensor table_;
@@ -103,6 +100,10 @@ class LoraProducts {
  public:
   explicit LoraProducts(const WeightStore& store);
 
+  // Makes the next product prefetch numbers that additions read soon after it. from, to: the part
+  // of the layer's work that the product does, within [0, 1]
+  void read_ahead(const LoraGroups& groups, int layer, double from, double to) const;
+
   // to += the additions of `groups` for x. to: [rows, outs] of x's type, with Ops::add_lora also of
   // the residual stream's
   void add(at::Tensor& to, const LinearInput& x, const LoraGroups& groups, int layer,
@@ -126,13 +127,14 @@ class LoraProducts {
   bool add_by_kernels(at::Tensor& to, const LinearInput& x, const LoraView& view, int layer,
                       LoraPart part, bool add);
 
-  // to[to_row[i]] += the addition for row i of the group; a null index counts from `first`.
-  void add_group(at::Tensor& to, const int64_t* to_row, int64_t first, const LinearInput& x,
-                 const LoraGroup& group, const LoraWeights::Addition& addition);
+  // The groups whose adapters change the part, with their additions to it.
+  std::span<const cpu::LowRankRows> rows_of(std::span<const LoraGroup> groups, int layer,
+                                            LoraPart part);
 
   const Ops& ops_;
   const at::TensorOptions type_;
-  Buffer gathered_, normed_, ranks_, some_ranks_, columns_, sums_;
+  Buffer ranks_, sums_;
+  std::vector<cpu::LowRankRows> rows_;
   at::Tensor sums_view_;
   std::vector<int32_t> sums_row_;
   std::optional<AddedRows> added_;

@@ -1,7 +1,8 @@
 // Folders of random LoRA adapters, as PEFT saves them.
 #pragma once
 
-#include <cmath>
+#include <bit>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -21,18 +22,29 @@ class LoraFolders {
  public:
   explicit LoraFolders(DecoderConfig base) : base_(std::move(base)) {}
 
-  // An adapter of these parts of every layer. size: of its numbers
+  // An adapter of these parts of every layer. size: of its numbers; dtype: of its tensors, F32,
+  // BF16 or F16
   ExtraConfig write(const std::string& name, int rank, uint64_t seed,
-                    const std::vector<LoraPart>& parts = kEveryLoraPart, float size = 0.2F) const {
+                    const std::vector<LoraPart>& parts = kEveryLoraPart, float size = 0.2F,
+                    const std::string& dtype = "F32") const {
     std::mt19937_64 random(seed);
     std::normal_distribution<float> normal(0, size);
     std::vector<FileTensor> tensors;
     std::string numbers;
     const auto add = [&](const std::string& tensor, int64_t rows, int64_t columns) {
-      tensors.push_back({tensor, "F32", {rows, columns}});
+      tensors.push_back({tensor, dtype, {rows, columns}});
       for (int64_t i = 0; i < rows * columns; ++i) {
         const float x = normal(random);
-        numbers.append(reinterpret_cast<const char*>(&x), sizeof(x));
+        const auto put = [&](const auto& bits) {
+          numbers.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
+        };
+        if (dtype == "BF16") {
+          put(static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16));
+        } else if (dtype == "F16") {
+          put(static_cast<_Float16>(x));
+        } else {
+          put(x);
+        }
       }
     };
     for (int layer = 0; layer < base_.layers; ++layer) {

@@ -327,8 +327,10 @@ std::vector<ExtraConfig> random_loras(const test::LoraFolders& folders, int n) {
     std::vector<LoraPart> parts = test::kEveryLoraPart;
     if (i % 4 == 1) parts = {LoraPart::kQkv, LoraPart::kDown};
     if (i % 4 == 2) parts = {LoraPart::kUp};
-    loras.push_back(
-        folders.write(absl::StrCat("lora", i), 1 + i % 9, static_cast<uint64_t>(i) + 1, parts));
+    // Of three types, in one batch.
+    constexpr const char* kTypes[] = {"F32", "BF16", "F16"};
+    loras.push_back(folders.write(absl::StrCat("lora", i), 1 + i % 9, static_cast<uint64_t>(i) + 1,
+                                  parts, 0.2F, kTypes[i % 3]));
   }
   return loras;
 }
@@ -544,10 +546,56 @@ TEST_F(LoraDevice, ShapesAndMemoryAreKnown) {
   EXPECT_EQ(loras[1].name, "twice");
   EXPECT_EQ(loras[0].rank, 7);
   const auto file = Checkpoint::open_file(golden_lora("qwen2").path, "adapter_model.safetensors");
-  EXPECT_GE(loras[0].bytes, file->total_elements() * static_cast<int64_t>(sizeof(float)));
+  EXPECT_GE(loras[0].bytes, file->total_elements() * static_cast<int64_t>(sizeof(uint16_t)));
   EXPECT_EQ(driver.shape().weight_bytes,
             plain.shape().weight_bytes + loras[0].bytes + loras[1].bytes);
   EXPECT_EQ(driver.shape().fingerprint, plain.shape().fingerprint);
+}
+
+// Without loss: the answers have the bits of those with the numbers widened to fp32.
+TEST_F(LoraDevice, AdaptersKeepTheTypeOfTheirFile) {
+  for (const std::string& name : kGoldenLoras) {
+    SCOPED_TRACE(name);
+    const GoldenLora golden(name);
+    ModelConfig config = model_with(name, {golden_lora(name)});
+    Driver own(config);
+    config.adapter_dtype = DType::kFloat32;
+    Driver wide(config);
+    EXPECT_EQ(read_all(own, golden.prompt, LoraId(0)), read_all(wide, golden.prompt, LoraId(0)));
+    const int64_t narrower = name == "phi3" ? 1 : 2;  // its file is fp32
+    EXPECT_EQ(own.shape().loras[0].bytes * narrower, wide.shape().loras[0].bytes);
+  }
+}
+
+TEST_F(LoraDevice, AdaptersAreRoundedIfThatIsConfigured) {
+  const GoldenLora golden("phi3");
+  ModelConfig config = model_with("phi3", {golden_lora("phi3")});
+  Driver wide(config);
+  const Rows want = read_all(wide, golden.prompt, LoraId(0));
+  for (const auto& [dtype, bound] :
+       {std::pair{DType::kBFloat16, 0.1}, std::pair{DType::kFloat16, 0.02}}) {
+    config.adapter_dtype = dtype;
+    Driver narrow(config);
+    const Rows got = read_all(narrow, golden.prompt, LoraId(0));
+    EXPECT_NE(got, want);
+    EXPECT_LT(distance(got, golden.logprobs), bound) << static_cast<int>(dtype);
+    expect_rows(read_all(narrow, golden.prompt, LoraId(0), 3), got);
+    EXPECT_EQ(narrow.shape().loras[0].bytes * 2, wide.shape().loras[0].bytes);
+  }
+}
+
+TEST_F(LoraDevice, NumbersBeyondFp16AreRefusedByName) {
+  const test::LoraFolders folders(*load_hf_config(model_path("llama2")));
+  ModelConfig config =
+      model_with("llama2", {folders.write("big", 2, 1, {LoraPart::kO}, /*size=*/1e6F)});
+  config.adapter_dtype = DType::kBFloat16;
+  EXPECT_TRUE(load(config).ok());
+  config.adapter_dtype = DType::kFloat16;
+  const absl::Status status = load(config);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(testing::StartsWith("models[llama2].loras[big]: "),
+                             HasSubstr("model.layers.0.self_attn.o_proj.lora_A.weight")));
 }
 
 // Only the layers that are loaded have additions.

@@ -88,7 +88,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
       devices { name: "cpu:0" threads: 2 memory_bytes: 1000000 pin_threads: true cpu_kernels: CPU_KERNELS_ATEN }
       devices { name: "cpu:1" }
       models { name: "big" path: "../models/big" device: "cpu:1" dtype: DTYPE_BF16 page_rows: 32
-               kv_pages: 100 kv_dtype: DTYPE_BF16 prefix_cache: false }
+               kv_pages: 100 kv_dtype: DTYPE_BF16 adapter_dtype: DTYPE_FP16 prefix_cache: false }
       models { name: "little" fake { vocab_size: 300 layers: 2 max_positions: 64 pass_seconds: 0.5
                                      row_seconds: 0.25 seed: 9 trace_file: "/t"
                                      check_memory: false answers: "a" answers: "b"
@@ -123,6 +123,8 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_FALSE(big.prefix_cache);
   EXPECT_TRUE(config->models[1].prefix_cache);
   EXPECT_EQ(big.kv_dtype, DType::kBFloat16);
+  EXPECT_EQ(big.adapter_dtype, DType::kFloat16);
+  EXPECT_EQ(config->models[1].adapter_dtype, DType::kAuto);
   EXPECT_FALSE(big.fake.has_value());
   const FakeModelConfig& fake = config->models[1].fake.value();
   EXPECT_EQ(fake.vocab_size, 300);
@@ -478,7 +480,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {"models {\n  name: \"m\"\n  pth: \"x\"\n}",
        "/deploy/d.textproto:3:6: Message type \"tandem.config.v1.Model\" has no field named "
        "\"pth\". Allowed: name, path, fake, device, dtype, page_rows, kv_pages, kv_dtype, layers, "
-       "extras, replicas, shards, prefix_cache."},
+       "extras, replicas, shards, adapter_dtype, prefix_cache."},
       {"models { name: \"m\" path: \"../models/big\" layers: 0 }",
        "/deploy/d.textproto:1: models[0].layers: 0; allowed: [1, 1000]"},
       {"models { name: \"m\" fake {} layers: 2 }",
@@ -511,6 +513,12 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {"models { name: \"m\" fake {} kv_dtype: DTYPE_FP64 }",
        "/deploy/d.textproto:1: models[0].kv_dtype: DTYPE_FP64; allowed: DTYPE_FP32, "
        "DTYPE_BF16"},
+      {"models { name: \"m\" fake {} adapter_dtype: DTYPE_INT8 }",
+       "/deploy/d.textproto:1: models[0].adapter_dtype: DTYPE_INT8; allowed: DTYPE_FP32, "
+       "DTYPE_BF16, DTYPE_FP16"},
+      {"models { name: \"m\" fake {} device: \"cuda:0\" adapter_dtype: DTYPE_BF16 }",
+       "/deploy/d.textproto:1: models[0].adapter_dtype: DTYPE_BF16; allowed: unset on a CUDA "
+       "device"},
       {"models { name: \"m\" fake { check_memory: false } }",
        "/deploy/d.textproto:1: models[0].fake.check_memory: false; allowed: true where there is no "
        "trace_file"},

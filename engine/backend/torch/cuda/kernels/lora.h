@@ -2,10 +2,10 @@
 // B. After Punica's BGMV (arXiv 2310.18547) and S-LoRA (arXiv 2311.03285): a launch computes A x of
 // every row, a second one multiplies by B and adds.
 //
-// Adapters are fp32 (fp64 with fp64 rows), as on CPUs: then they are the numbers of the file, and
-// their additions differ from the CPU's by rounding of the rows alone. In 16 bits they would take
-// half the memory. A step would gain little from that: an adapter of rank 16 has about one percent
-// of the model's bytes, and small launches dominate.
+// Adapters are fp32 (fp64 with fp64 rows), which holds the numbers of any file: their additions
+// differ from the CPU's by rounding of the rows alone. In 16 bits, as on CPUs, they would take half
+// the memory. A step would gain little from that: an adapter of rank 16 has about one percent of
+// the model's bytes, and small launches dominate.
 //
 // Summation order of a rank: thread t adds the products of inputs [8 t, 8 t + 8), then of those
 // 2,048 further on, in ascending order; warp_sum() adds the threads of a warp; the warps' sums are

@@ -40,6 +40,22 @@ TEST(WeightMemory, IsConsecutive) {
   EXPECT_EQ(address(b), address(a) + (size + 63) / 64 * 64);
 }
 
+// Its last byte can be written, and others keep theirs when it is freed.
+TEST(WeightMemory, OfItsOwnIsFreedAlone) {
+  for (const size_t size : {size_t{1}, size_t{70'000}, size_t{5'000'000}}) {
+    WeightMemory a = allocate_apart(size);
+    const WeightMemory b = allocate_apart(size), c = allocate_weights(size);
+    EXPECT_EQ(address(a) % 64, 0u) << size;
+    for (std::byte* m : {a.get(), b.get(), c.get()}) std::memset(m, 7, size);
+    a.reset();
+    const WeightMemory next = allocate_apart(size);
+    std::memset(next.get(), 8, size);
+    for (const WeightMemory* m : {&b, &c}) {
+      EXPECT_EQ(std::count(m->get(), m->get() + size, std::byte{7}), static_cast<int64_t>(size));
+    }
+  }
+}
+
 TEST(WeightMemory, StretchLivesUntilItsLastMatrix) {
   const size_t size = 300'000;
   WeightMemory a = allocate_weights(size), b = allocate_weights(size);

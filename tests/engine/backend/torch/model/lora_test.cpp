@@ -174,6 +174,52 @@ TEST_F(LowRank, BitsDependOnTheRowAlone) {
   }
 }
 
+// 16 bits by the file or by the configuration, fp32 by LibTorch's operators.
+TEST_F(LowRank, MemoryIsKnownBeforeLoading) {
+  const c10::InferenceMode inference;
+  const auto loaded = [&](const std::string& file_type, DType dtype, const WeightStore& store) {
+    const ExtraConfig folder =
+        folders_.write(file_type, 5, 1, {LoraPart::kQkv, LoraPart::kDown}, 0.2F, file_type);
+    const LoraFile file = *LoraFile::open(folder.path, config_);
+    const LoraWeights weights = *LoraWeights::load(file, config_, store, dtype);
+    EXPECT_EQ(weights.bytes(), LoraWeights::bytes_of(file, config_, store, dtype));
+    return weights.bytes();
+  };
+  const WeightStore own, aten{.kernels = CpuKernels::kAten};
+  // A of three and of one matrix, [15, 320] and [5, 512 of 500]; B: columns of 5 ranks.
+  const int64_t numbers = 15 * 320 + 5 * 512 + 5 * (7 * 64 + 320);
+  for (const std::string type : {"F32", "BF16", "F16"}) {
+    const int64_t all = loaded(type, DType::kFloat32, own);
+    EXPECT_EQ(all, numbers * 4);
+    EXPECT_EQ(loaded(type, DType::kAuto, own), type == "F32" ? all : all / 2) << type;
+    EXPECT_EQ(loaded(type, DType::kBFloat16, own), all / 2);
+    EXPECT_EQ(loaded(type, DType::kFloat16, own), all / 2);
+    EXPECT_EQ(loaded(type, DType::kAuto, {.dtype = DType::kFloat64}), all * 2);
+    EXPECT_EQ(loaded(type, DType::kAuto, {.dtype = DType::kInt4}), type == "F32" ? all : all / 2);
+    EXPECT_EQ(loaded(type, DType::kAuto, aten), loaded("F32", DType::kAuto, aten));
+  }
+}
+
+TEST_F(LowRank, PlacesBetweenLayers) {
+  const c10::InferenceMode inference;
+  DecoderConfig config = config_;
+  config.layers = 4;
+  const test::LoraFolders folders(config);
+  const LoraFile file = *LoraFile::open(folders.write("four", 4, 1).path, config);
+  const LoraWeights weights = *LoraWeights::load(file, config, WeightStore{});
+  const auto all = weights.between(0, 4);
+  EXPECT_EQ(static_cast<int64_t>(all.size()), weights.bytes());
+  for (int layer = 0; layer < 4; ++layer) {
+    EXPECT_EQ(weights.between(layer, layer + 1).size(), all.size() / 4);
+    EXPECT_EQ(weights.between(0, layer).size(), all.size() / 4 * static_cast<size_t>(layer));
+    const std::byte* const own = weights.find(layer, LoraPart::kQkv)->a;
+    EXPECT_EQ(weights.between(layer, layer + 0.5).data(), own);
+  }
+  EXPECT_EQ(weights.between(1.25, 2.5).size(), all.size() / 16 * 5);
+  EXPECT_EQ(weights.between(3.5, 4.75).size(), all.size() / 8);
+  EXPECT_TRUE(weights.between(4.25, 4.75).empty());
+}
+
 // The interface of CUDA's kernels, in LibTorch's operators: by addresses of each row's adapter.
 TEST_F(LowRank, RowsFindTheirAdapterByItsAddress) {
   const c10::InferenceMode inference;
