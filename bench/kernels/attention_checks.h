@@ -145,8 +145,10 @@ struct AttentionScratch {
     a.parts.tops = a.parts.sums + parts * a.kv.head_dim;
     a.parts.totals = a.parts.tops + parts;
   }
+  // At most kMostPartBytes, or the parts of one row.
   static int64_t size_for(int64_t rows, int heads, int head_dim, int64_t keys) {
-    return rows * heads * (keys / 32 + 1) * (head_dim + 2);
+    const int64_t of_row = heads * (keys / kSplitKeys + 1) * (head_dim + 2);
+    return std::max(of_row, std::min(rows * of_row, kMostPartBytes / int64_t{sizeof(float)}));
   }
 
   Buffer<float> memory;

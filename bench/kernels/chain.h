@@ -202,14 +202,14 @@ inline void check_chain(Report& report, Chain& chain, const ChainCase& of) {
   const bool usual = launches_overlap;
   for (const bool overlap : {false, true}) {
     launches_overlap = overlap;
-    const Graph graph([&] { chain.launch_step(placed.view(), 4, {}); });
+    const Graph graph([&] { chain.launch_step(placed.view(), kProductBlocks, {}); });
     for (const bool replayed : {false, true}) {
       for (int turn = 0; turn < 3; ++turn) {
         chain.poison();
         if (replayed) {
           graph.replay();
         } else {
-          chain.launch_step(placed.view(), 4, {});
+          chain.launch_step(placed.view(), kProductBlocks, {});
         }
         finish("a chain");
         std::vector<float> logits = chain.logits();

@@ -70,7 +70,7 @@ THREADS = {
     "attention_kernel": "kAttentionThreads",
     "merge_kernel": "kMergeThreads",
     "answer_rows_kernel": "kReadThreads",
-    "choose_kernel": "kReadThreads",
+    "choose_kernel": "kChooseThreads",
 }  # of a thread block; others: kThreads
 HEADERS = Path(__file__).resolve().parents[2] / "engine/backend/torch/cuda/kernels"
 RESIDENT = {"product_kernel": 2, "block_product_kernel": 2}  # thread blocks, at least

@@ -127,7 +127,8 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   // Files of LoRA adapters, before gigabytes of weights are read.
   std::vector<LoraFile> loras;
   for (const ExtraConfig& lora : config.loras) {
-    absl::StatusOr<LoraFile> file = LoraFile::open(lora.path, whole);
+    absl::StatusOr<LoraFile> file =
+        LoraFile::open(lora.path, whole, FileAccess::kMapped, config.adapter_dtype);
     if (!file.ok()) return annotate(file.status(), lora_field(config.name, lora));
     loras.push_back(*std::move(file));
   }
@@ -233,7 +234,8 @@ absl::StatusOr<LoraFile> TorchDevice::open_lora_header(ModelId model,
 }
 
 absl::StatusOr<LoraFile> TorchDevice::read_lora(ModelId model, const std::string& path) const {
-  return LoraFile::open(path, impl_->models.at(model).whole, FileAccess::kCopied);
+  const DeviceModel& loaded = impl_->models.at(model);
+  return LoraFile::open(path, loaded.whole, FileAccess::kCopied, loaded.adapter_dtype);
 }
 
 int64_t TorchDevice::lora_bytes(ModelId model, const LoraFile& file) const {

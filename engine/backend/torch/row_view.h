@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// Neighbouring rows of a launch: a chunk of a prompt, or rows that are none.
+// Neighbouring rows of a launch: the rows of one long chunk of a prompt, or rows outside of chunks.
 struct RowPiece {
   int first = 0;  // row of the launch
   int rows = 0;

@@ -120,7 +120,8 @@ absl::Status TorchLoader::check(const ModelConfig& model) const {
   TANDEM_RETURN_IF_ERROR(load_generation_config(model.path).status());
   TANDEM_ASSIGN_OR_RETURN(const DecoderConfig hf, load_hf_config(model.path));
   for (const ExtraConfig& lora : model.loras) {
-    const absl::Status opened = LoraFile::open(lora.path, hf).status();
+    const absl::Status opened =
+        LoraFile::open(lora.path, hf, FileAccess::kMapped, model.adapter_dtype).status();
     if (!opened.ok()) return annotate(opened, absl::StrCat("loras[", lora.name, "]"));
   }
   return load_embedding(model.path, hf).status();

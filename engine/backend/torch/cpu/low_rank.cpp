@@ -88,7 +88,6 @@ uint64_t next_call() {
 template <class T>
 struct Call {
   const Unit<T>* units;
-  int64_t count;
   T* to;
   int64_t width;
   Rows<T> x;
@@ -221,7 +220,7 @@ void run(T* to, int64_t width, const Rows<T>& x, std::span<const LowRankRows> gr
     next += u.n * u.layer->ranks;
   }
   const auto count = static_cast<int64_t>(units.size());
-  const Call<T> call{units.data(), count, to, width, x, sums, next_call()};
+  const Call<T> call{units.data(), to, width, x, sums, next_call()};
   const int64_t threads = team_size();
   const double time = threads == 1 ? 0 : time_of(units);
   const auto whole = [&call](int64_t begin, int64_t end) {

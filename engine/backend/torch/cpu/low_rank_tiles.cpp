@@ -115,7 +115,7 @@ HWY_INLINE void ranks_tile(const RanksTask<T>& t, int64_t rank, int64_t row) {
     // The next ranks, or what is behind the matrix.
     HWY_UNROLL(Ranks)
     for (int j = 0; j < Ranks; ++j) {
-      fetch(a + static_cast<size_t>(kTileRanks + j) * row_bytes + k * Kind::kBytes, Kind::kBytes);
+      fetch(a + static_cast<size_t>(Ranks + j) * row_bytes + k * Kind::kBytes, Kind::kBytes);
     }
   }
   HWY_UNROLL(Rows)

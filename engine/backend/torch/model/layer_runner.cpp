@@ -95,7 +95,7 @@ void LayerRunner::feed_forward(const DecoderWeights::Layer& l, const at::Tensor&
 
 void LayerRunner::read_ahead(const DecoderWeights::Layer& l, LoraPart part,
                              const Adapted& adapted) const {
-  if (adapted.groups.empty()) return;
+  if (adapted.groups.groups.empty()) return;  // on CUDA, rows name their adapter
   const int64_t bytes[] = {l.qkv.bytes(), l.o.bytes(), l.up.bytes(), l.down.bytes()};
   double all = 0, before = 0;
   for (size_t i = 0; i < kLoraParts; ++i) {

@@ -10,8 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -19,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "engine/backend/torch/weights/convert.h"
 #include "engine/backend/torch/weights/gguf/file.h"
 #include "engine/backend/torch/weights/gguf/lora.h"
 #include "engine/backend/torch/weights/json_fields.h"
@@ -528,8 +531,37 @@ absl::StatusOr<LoraFile> LoraFile::open_header(const std::string& path, const De
   return file;
 }
 
+namespace {
+
+// The largest number of a 16-bit type; 0: `type` holds all of fp32.
+float largest_of(DType type) {
+  return type == DType::kFloat16 ? 65504.0f : type == DType::kBFloat16 ? 0x1.fep127f : 0.0f;
+}
+
+absl::Status check_largest(const TensorView& view, const std::string& field, DType type) {
+  const float largest = largest_of(type);
+  if (largest == 0) return absl::OkStatus();
+  std::vector<float> numbers(4096);
+  for (int64_t first = 0; first < view.elements();) {
+    const int64_t n = std::min<int64_t>(view.elements() - first, 4096);
+    const std::span<float> some(numbers.data(), static_cast<size_t>(n));
+    TANDEM_RETURN_IF_ERROR(to_float(view, first, some));
+    for (const float x : some) {
+      if (std::abs(x) > largest) {
+        return out_of_range(field, x,
+                            absl::StrCat("-", largest, " to ", largest, " in ", dtype_name(type),
+                                         " (adapter_dtype)"));
+      }
+    }
+    first += n;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<LoraFile> LoraFile::open(const std::string& path, const DecoderConfig& base,
-                                        FileAccess access) {
+                                        FileAccess access, DType numbers) {
   TANDEM_ASSIGN_OR_RETURN(LoraFile file, open_header(path, base, access));
   for (const std::string& name : file.tensors.names()) {
     const TensorView& view = *file.tensors.find(name);
@@ -540,6 +572,7 @@ absl::StatusOr<LoraFile> LoraFile::open(const std::string& path, const DecoderCo
     absl::Status finite = check_finite(view, field);
     if (!finite.ok() && view.block != nullptr) finite = annotate(finite, field);
     TANDEM_RETURN_IF_ERROR(finite);
+    TANDEM_RETURN_IF_ERROR(check_largest(view, field, numbers));
   }
   return file;
 }

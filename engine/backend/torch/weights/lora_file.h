@@ -23,6 +23,7 @@
 #include "engine/backend/torch/weights/decoder_config.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
 #include "engine/backend/torch/weights/mapped_file.h"
+#include "engine/base/config.h"
 
 namespace tandem {
 
@@ -56,11 +57,13 @@ struct LoraFile {
   // path: a directory, or a file that ends with .gguf. base: the model as its configuration
   // describes it; all of its layers. NOT_FOUND: a file is missing. INVALID_ARGUMENT, with the file,
   // the field or tensor, its value and the allowed range: any deviation from the formats, a number
-  // that is NaN or infinite, another kind of adapter (DoRA, embeddings, biases, whole modules), an
-  // adapter that has to change the base model, or a base model with an encoder or bidirectional
-  // attention.
+  // that is NaN, infinite or outside the range of `numbers`, another kind of adapter (DoRA,
+  // embeddings, biases, whole modules), an adapter that has to change the base model, or a base
+  // model with an encoder or bidirectional attention. numbers: the type to which they will be
+  // rounded; kAuto: none.
   static absl::StatusOr<LoraFile> open(const std::string& path, const DecoderConfig& base,
-                                       FileAccess access = FileAccess::kMapped);
+                                       FileAccess access = FileAccess::kMapped,
+                                       DType numbers = DType::kAuto);
   // As open(), but the numbers are not checked. Those of a mapped file are not read.
   static absl::StatusOr<LoraFile> open_header(const std::string& path, const DecoderConfig& base,
                                               FileAccess access = FileAccess::kMapped);

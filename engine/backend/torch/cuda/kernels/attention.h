@@ -4,8 +4,9 @@
 // split and several consecutive rows with all query heads of the group, so their common keys are
 // read once. Each split has its own softmax (arXiv:1805.02867), and splits are merged in ascending
 // order. The assignment of keys to threads depends only on key numbers, so a row has the same bits
-// in any batch, page layout, prefill chunking, tree or chain. All multiply-adds are fused
-// explicitly, so that variants of the kernel have the same bits.
+// in any batch, page layout, tree or chain. Chunks that a library attends to (prompt_attention.h)
+// are another matter. All multiply-adds are fused explicitly, so that variants of the kernel have
+// the same bits.
 //
 // A thread block first looks up the places of its keys. Threads then have several loads of 16 bytes
 // in flight. A split that all rows of the block see alike is plain: one place per key suffices.
@@ -616,9 +617,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 4)
 inline constexpr int kMergeThreads = 256;
 inline constexpr int kMergeWarps = kMergeThreads / kWarp;
 
-// Merges the softmax of all splits of one row and query head: a thread weighs every
-// kMergeThreads-th split, and groups of threads add every so manyth sum, kLoads words at once.
-// Which split belongs to which thread depends on its number only.
+// Merges the softmax of all splits of one row and query head. A thread weighs every
+// kMergeThreads-th split. Group g of threads adds the sums of splits g, g + groups and so on,
+// kLoads words at once. Which split belongs to which thread depends on its number only.
 template <class T, class Word>
 class MergeBlock {
  public:
@@ -753,7 +754,7 @@ __global__ void __launch_bounds__(kMergeThreads)
 }
 
 // Partition of a launch for these rows; it determines the size of AttentionParts. most_bytes: of
-// the parts, unless one thread block's rows need more.
+// the parts, unless one row needs more.
 template <class T>
 AttentionGrid attention_grid(const RowView& rows, const HeadShape& heads,
                              int64_t most_bytes = kMostPartBytes) {
@@ -761,6 +762,9 @@ AttentionGrid attention_grid(const RowView& rows, const HeadShape& heads,
   AttentionGrid g = AttentionGrid::of(rows, heads.heads / heads.kv_heads, kMaxQueries<A>);
   const int64_t row_bytes =
       int64_t{heads.heads} * g.splits * (heads.head_dim + 2) * static_cast<int64_t>(sizeof(A));
+  if (g.splits > 1 && row_bytes * g.block_rows > most_bytes) {
+    g.block_rows = most_bytes < row_bytes ? 1 : static_cast<int>(most_bytes / row_bytes);
+  }
   const int64_t blocks = most_bytes / (row_bytes * g.block_rows);
   g.slice_rows = rows.rows;
   if (g.splits > 1 && blocks * g.block_rows < rows.rows) {

@@ -1,7 +1,7 @@
 // Element-wise kernels between the products. CUDA counterpart of cpu/elementwise.h.
 //
-// One thread block per row, or per row and some heads. A thread issues several loads before it uses
-// the first. A row's result depends on that row only.
+// One thread block per row, or per row and some heads. Embedding, copies and norms issue several
+// loads of a thread before they use the first. A row's result depends on that row only.
 #pragma once
 
 #include <cstdint>
@@ -178,11 +178,6 @@ __device__ R own_squares(const OwnElements<From, R>& own, R mean) {
   });
   return squares;
 }
-template <class From, class R>
-__device__ R own_squares(Ptr<From> from, R mean, int64_t width) {
-  return own_squares(OwnElements<From, R>(from, width), mean);
-}
-
 // Norm of one row by its thread block. add: adds to the output. `from` and `to` may be the same
 // row.
 template <bool add, class To, class From, class R>

@@ -37,7 +37,7 @@ namespace tandem::cuda {
   X(DistanceTurned, "the distance bias has the wrong sign of distance")                           \
   X(TailOfHead, "elements past the end of a head are written")                                    \
   X(PlacesWithoutBarrier, "keys are loaded without a barrier after the look-up of their places")  \
-  X(PlainAlways, "all rows of a block have the places of the last one")                           \
+  X(PlainAlways, "all rows of a block have the places of the first one")                          \
   X(PartsOfAllRows, "a later slice writes its parts at the numbers of all rows")                  \
   X(MergeWithoutBarrier, "sums are merged without a barrier after the weights")                   \
   X(MergeOverlap, "the next splits' weights overwrite those still being read")                    \

@@ -161,7 +161,7 @@ __device__ void load_four(float (&v)[4], Ptr<const From> x, int64_t at) {
   }
 }
 
-// own_squares() around zero, with many loads in flight.
+// Sum of the squares of a thread's elements, in the order of norm_row().
 template <class From>
 __device__ float own_squares_of_row(Ptr<const From> row, int64_t width) {
   constexpr int kTogether = 16;

@@ -498,5 +498,26 @@ TEST(LoraGgufFile, ShapesAndTypesAreChecked) {
             absl::StatusCode::kNotFound);
 }
 
+// Numbers are refused before they are rounded to a type that cannot hold them.
+TEST(LoraFile, NumbersBeyondTheConfiguredType) {
+  const auto with = [](float number, DType type) {
+    test::GgufBuilder b = gguf_adapter();
+    b.tensor("blk.0.attn_v.weight.lora_a", {1, 4}, {0, number, 0, 0});
+    b.tensor("blk.0.attn_v.weight.lora_b", {4, 1});
+    const TempDir dir;
+    return LoraFile::open(dir.write("a.gguf", b.file()), llama(), FileAccess::kMapped, type)
+        .status();
+  };
+  EXPECT_TRUE(with(3.4e38f, DType::kAuto).ok());
+  EXPECT_TRUE(with(3.3e38f, DType::kBFloat16).ok());
+  EXPECT_TRUE(with(-65504.0f, DType::kFloat16).ok());
+  const absl::Status half = with(-65600.0f, DType::kFloat16);
+  EXPECT_EQ(half.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(half.message()),
+              testing::HasSubstr("a.gguf: tensor \"blk.0.attn_v.weight.lora_a\": -65600; allowed: "
+                                 "-65504 to 65504 in fp16 (adapter_dtype)"));
+  EXPECT_EQ(with(3.4e38f, DType::kBFloat16).code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace tandem
