@@ -260,7 +260,7 @@ TEST(LoraGguf, RowsOfQueriesAndKeysAreInTheAdaptersOrder) {
     const test::TempDir dir;
     const std::string lora = dir.write("lora.gguf", adapter_gguf(arch, model).file());
     for (const auto& [quantized, bound] : {std::pair{false, 1e-4}, std::pair{true, 0.5}}) {
-      ModelConfig config = model_with(model, {golden_lora(model), {"gguf", lora}});
+      ModelConfig config = model_with(model, {golden_lora(model), {"gguf", lora}}, DType::kAuto);
       config.path = dir.write("model.gguf", model_gguf(arch, model, quantized));
       Driver driver(config);
       EXPECT_EQ(driver.shape().dtype, "stored");
