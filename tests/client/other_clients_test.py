@@ -32,7 +32,7 @@ def run(script, *arguments, **environment):
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env={
             **os.environ,
             "PYTHONPATH": str(FOLDER),
@@ -124,8 +124,11 @@ kind, arguments, folder = sys.argv[1:]
 results = lm_eval.simple_evaluate(
     model=kind, model_args=arguments, tasks=["next_line"], batch_size=1, bootstrap_iters=0,
     task_manager=TaskManager(include_path=folder, include_defaults=False), log_samples=True)
-scores = [[choice[0][0] if isinstance(choice[0], list) else choice[0] for choice in sample["resps"]]
-          for sample in results["samples"]["next_line"]]
+def number(answer):  # a log-likelihood, alone or first in nested lists
+    while isinstance(answer, (list, tuple)):
+        answer = answer[0]
+    return float(answer)
+scores = [[number(choice) for choice in sample["resps"]] for sample in results["samples"]["next_line"]]
 print(json.dumps({"acc": results["results"]["next_line"]["acc,none"], "scores": scores}))
 """
 
