@@ -112,7 +112,7 @@ struct KvNumbers {
   std::vector<int32_t> tables;
 };
 
-// `each` rows of every sequence, the last of which sees `context` keys. shift: pages left out of
+// `each` rows per sequence. The last row sees `context` keys. shift: pages left out of
 // the tables, so that other calls read others
 inline RowColumns decode_rows(const Shape& s, int sequences, int each, int context, int64_t shift) {
   RowColumns c;

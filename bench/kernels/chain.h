@@ -62,7 +62,7 @@ class Chain {
     bool products = true, rope = true, attention = true, ends = true;
   };
 
-  // `each` rows of every sequence, the last of which sees `context` keys.
+  // `each` rows per sequence. The last row sees `context` keys.
   PlacedRows rows_of(int sequences, int each, int context) const {
     RowColumns c = decode_rows(s_, sequences, each, context, 0);
     const int of_one = (context + s_.page_rows - 1) / s_.page_rows;

@@ -112,7 +112,7 @@ inline void check_elementwise(Report& report, const Shape& s, int n, uint64_t se
   }
   report.check("embed" + of, off.value(), 0);
 
-  // Two norms, of which one adds, and one of heads in place.
+  // A norm, a norm that adds to its output, and a norm of heads in place.
   const std::vector<float> weight = norm_weights(width, seed + 2);
   const Buffer<float> norm_weight(weight);
   const NormArguments<float> of_norm{false, norm_weight.ptr(), nullptr, kEps};

@@ -413,9 +413,8 @@ class BlockProduct {
   __device__ BlockProduct(const BlockArguments<T>& a, Shared& shared)
       : a_(a), shared_(shared), warp_(threadIdx.x / kWarp), lane_(threadIdx.x % kWarp) {}
 
-  // groups of tiles in the whole launch. The registers of a step are loaded again as soon as it is
-  // multiplied, so that weights are in flight all the time, also while the warps' sums of a group
-  // are added.
+  // groups: of tiles, in the whole launch. Each step's registers are reloaded right after its
+  // product. Weights are thus in flight also while the warps' sums of a group are added.
   __device__ void run(int64_t groups) {
     let_next_begin();
     prefetch_first();
