@@ -100,6 +100,7 @@ struct KvNumbers {
       std::swap(tables[static_cast<size_t>(i)],
                 tables[static_cast<size_t>(bits_at(seed + 2, i) % static_cast<uint32_t>(i + 1))]);
     }
+    tables.push_back(0);  // for a wrong kernel that reads one key too many
   }
 
   int64_t at(std::pair<int64_t, int> place, int kv_head) const {

@@ -186,15 +186,20 @@ void HttpEndpoint::run() {
     for (size_t i = first; i < polled.size(); ++i) {
       if (polled[i].revents != 0) serve(*connections_[i - first]);
     }
+    close_ended();  // before others are accepted, which may need the descriptors
     take_connections();
     send_metrics();
-    const TimePoint at = now();
-    std::erase_if(connections_, [this, at](const auto& c) {
-      const bool ended = c->state == Connection::State::kDone || c->deadline <= at;
-      if (ended) socket_acceptor_.close(std::move(c->fd));
-      return ended;
-    });
+    close_ended();
   }
+}
+
+void HttpEndpoint::close_ended() {
+  const TimePoint at = now();
+  std::erase_if(connections_, [this, at](const auto& c) {
+    const bool ended = c->state == Connection::State::kDone || c->deadline <= at;
+    if (ended) socket_acceptor_.close(std::move(c->fd));
+    return ended;
+  });
 }
 
 void HttpEndpoint::take_connections() {
@@ -206,8 +211,13 @@ void HttpEndpoint::take_connections() {
       if (result == SocketAcceptor::Result::kNone) break;
       if (result == SocketAcceptor::Result::kDropped) continue;
       if (connections_.size() >= kMaxConnections) evict();
-      connections_.push_back(std::make_unique<Connection>(std::move(fd)));
-      serve(*connections_.back());  // most requests have already arrived
+      auto connection = std::make_unique<Connection>(std::move(fd));
+      serve(*connection);  // most requests have already arrived
+      if (connection->state == Connection::State::kDone) {
+        socket_acceptor_.close(std::move(connection->fd));
+      } else {
+        connections_.push_back(std::move(connection));
+      }
     }
   }
 }

@@ -61,6 +61,7 @@ class HttpEndpoint {
   void render();
   void take_connections();
   void evict();
+  void close_ended();
   void serve(Connection& connection);
   void read_request(Connection& connection);
   void respond(Connection& connection, absl::string_view request);

@@ -151,7 +151,10 @@ def test_more_connections_than_files(attack):
 
 def test_connections_of_one_host_are_bounded(attack):
     target = attack("server { max_connections: 100 max_connections_per_host: 20 }")
-    held = [target.connect() for _ in range(60)]
+    held = []
+    for _ in range(60):
+        with contextlib.suppress(ConnectionResetError):  # a refused one may end while it connects
+            held.append(target.connect())
     target.until(lambda: target.metric("tandem_connections_refused_total") >= 40, "some are closed")
     assert target.metric("tandem_connections") <= 20
     assert target.http("/healthz")[0] == 200
