@@ -26,7 +26,7 @@ void quantize_row(int32_t* to, const float* from, int64_t n);
 // Quantizes to int8 in groups of 32 elements, for quantized weights. to, per group, in 32-bit
 // words:
 //
-//   codes        with byte dot products (multiplies_fours()): 8 words of 4 bytes; otherwise 16
+//   codes        with products of bytes (multiplies_fours()): 8 words of 4 bytes; otherwise 16
 //                words, two per four elements: elements 0 and 2, then 1 and 3, 16 bits each
 //   sums         2 words: of the first and of the last 16 codes
 //   scale        1 word: bits of the fp32 scale

@@ -32,6 +32,8 @@ constexpr int kColumns = QuantizedMatrix::kColumns;
 constexpr int kMaxRows = 8;
 #elif HWY_TARGET == HWY_EMU128  // a reference; each row count takes seconds to compile
 constexpr int kMaxRows = 1;
+#elif HWY_TARGET == HWY_AVX2
+constexpr int kMaxRows = 6;  // BytePairs needs few registers
 #else
 constexpr int kMaxRows = 3;
 #endif
@@ -60,6 +62,7 @@ HWY_INLINE FloatV fused(FloatV a, FloatV b, FloatV c) {
 // quantize_groups() in narrow_row.h.
 struct Portable {
   static constexpr int kWords = 2;
+  static constexpr bool kInPairs = false;
   HWY_INLINE static IntV add(IntV sum, IntV codes, const int32_t* x, int stride) {
     const Shorts d;
     const auto w = hn::BitCast(d, codes);
@@ -93,12 +96,85 @@ struct Portable {
 #define TANDEM_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
 struct Vnni {
   static constexpr int kWords = 1;
+  static constexpr bool kInPairs = false;
   // Not HWY_INLINE: always_inline would require that the caller has the same target attribute.
   TANDEM_VNNI static inline IntV add(IntV sum, IntV codes, const int32_t* x, int) {
     return IntV{_mm512_dpbusd_epi32(sum.raw, codes.raw, _mm512_set1_epi32(*x))};
   }
 };
 #endif
+
+#if HWY_TARGET == HWY_AVX2
+// VPMADDUBSW multiplies codes with activations and adds pairs in 16 bits, where codes of up to 5
+// bits have room for four pairs, and codes of 6 bits for two (2 * 2 * 63 * 127 < 2^15).
+struct BytePairs {
+  static constexpr int kWords = 1;
+  static constexpr bool kInPairs = true;
+
+  template <int Bits, int Rows>
+  HWY_INLINE static void add_group(const uint8_t* codes, const int32_t* x, IntV* low, IntV* high) {
+    HWY_UNROLL(2)
+    for (int i = 0; i < 4; i += 2, x += 2 * Rows) {
+      IntV l0, h0, l1, h1;
+      unpack<Bits>(codes, i, l0, h0);
+      unpack<Bits>(codes, i + 1, l1, h1);
+      HWY_UNROLL(Rows)
+      for (int r = 0; r < Rows; ++r) {
+        const int32_t* const at[] = {x + r, x + Rows + r, x + 4 * Rows + r, x + 5 * Rows + r};
+        if constexpr (Bits == 8) {
+          low[r] = add(low[r], signed_pairs(l0, at[0]));
+          low[r] = add(low[r], signed_pairs(l1, at[1]));
+          high[r] = add(high[r], signed_pairs(h0, at[2]));
+          high[r] = add(high[r], signed_pairs(h1, at[3]));
+        } else {
+          const __m256i first = _mm256_add_epi16(pairs(l0, at[0]), pairs(l1, at[1]));
+          const __m256i last = _mm256_add_epi16(pairs(h0, at[2]), pairs(h1, at[3]));
+          if (Bits < 6 && low == high) {
+            low[r] = add(low[r], _mm256_add_epi16(first, last));
+          } else {
+            low[r] = add(low[r], first);
+            high[r] = add(high[r], last);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  HWY_INLINE static __m256i pairs(IntV codes, const int32_t* x) {
+    return _mm256_maddubs_epi16(codes.raw, _mm256_set1_epi32(*x));
+  }
+  // Of codes less 128.
+  HWY_INLINE static __m256i signed_pairs(IntV codes, const int32_t* x) {
+    const __m256i s = _mm256_xor_si256(codes.raw, _mm256_set1_epi8(-128));
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(_mm256_set1_epi32(*x), s));
+  }
+  HWY_INLINE static IntV add(IntV sum, __m256i pairs) {
+    return IntV{_mm256_add_epi32(sum.raw, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+  }
+};
+#endif
+
+// Adds the products of 32 inputs of a slice. low, high: sums of the first and the last 16 inputs,
+// or both the same. codes: at the slice's first column; x: [8][Dot::kWords][Rows].
+template <class Dot, int Bits, int Rows>
+HWY_INLINE void add_group(const uint8_t* codes, const int32_t* x, IntV* low, IntV* high) {
+  if constexpr (Dot::kInPairs) {
+    Dot::template add_group<Bits, Rows>(codes, x, low, high);
+  } else {
+    HWY_UNROLL(4)
+    for (int i = 0; i < 4; ++i) {
+      IntV first, last;
+      unpack<Bits>(codes, i, first, last);
+      const int32_t* four = x + i * Dot::kWords * Rows;
+      HWY_UNROLL(Rows)
+      for (int r = 0; r < Rows; ++r) {
+        low[r] = Dot::add(low[r], first, four + r, Rows);
+        high[r] = Dot::add(high[r], last, four + 4 * Dot::kWords * Rows + r, Rows);
+      }
+    }
+  }
+}
 
 struct Tile {
   const uint8_t* unit;
@@ -124,6 +200,7 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
   // With few rows, two independent sums shorten the dependency chain.
   constexpr int kHalves = kSixteens || Rows <= 2 ? 2 : 1;
   constexpr size_t kCodeBytes = QuantizedMatrix::code_bytes(kFormat);
+  constexpr bool kSigned = Dot::kInPairs && kFormat.bits == 8;  // BytePairs::add_signed()
   const Floats d;
   const Ints di;
   FloatV total[kSlices][Rows];
@@ -145,28 +222,19 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
     IntV sum[kHalves][kSlices][Rows];
     HWY_UNROLL(Rows)
     for (int r = 0; r < Rows; ++r) {
+      constexpr int kSubtracted = kSigned ? 0 : kZero;
       const IntV first =
-          hn::Set(di, -kZero * (kHalves == 2 ? after[r] : after[r] + after[Rows + r]));
+          hn::Set(di, -kSubtracted * (kHalves == 2 ? after[r] : after[r] + after[Rows + r]));
       HWY_UNROLL(kSlices)
       for (int s = 0; s < kSlices; ++s) {
         sum[0][s][r] = first;
-        if (kHalves == 2) sum[kHalves - 1][s][r] = hn::Set(di, -kZero * after[Rows + r]);
+        if (kHalves == 2) sum[kHalves - 1][s][r] = hn::Set(di, -kSubtracted * after[Rows + r]);
       }
     }
-    HWY_UNROLL(4)
-    for (int i = 0; i < 4; ++i) {
-      HWY_UNROLL(kSlices)
-      for (int s = 0; s < kSlices; ++s) {
-        IntV low, high;
-        unpack<kFormat.bits>(codes + static_cast<size_t>(s * kLanes * 4), i, low, high);
-        const int32_t* four = x + i * Dot::kWords * Rows;
-        HWY_UNROLL(Rows)
-        for (int r = 0; r < Rows; ++r) {
-          sum[0][s][r] = Dot::add(sum[0][s][r], low, four + r, Rows);
-          sum[kHalves - 1][s][r] =
-              Dot::add(sum[kHalves - 1][s][r], high, four + 4 * Dot::kWords * Rows + r, Rows);
-        }
-      }
+    HWY_UNROLL(kSlices)
+    for (int s = 0; s < kSlices; ++s) {
+      add_group<Dot, kFormat.bits, Rows>(codes + static_cast<size_t>(s * kLanes * 4), x, sum[0][s],
+                                         sum[kHalves - 1][s]);
     }
     HWY_UNROLL(kSlices)
     for (int s = 0; s < kSlices; ++s) {
@@ -217,7 +285,11 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
 
 template <QuantType Type, int Rows>
 HWY_NOINLINE void multiply(const Tile& tile) {
+#if HWY_TARGET == HWY_AVX2
+  multiply_unit<Type, BytePairs, Rows>(tile);
+#else
   multiply_unit<Type, Portable, Rows>(tile);
+#endif
 }
 #if HWY_TARGET == HWY_AVX3
 template <QuantType Type, int Rows>

@@ -24,7 +24,8 @@ Extension best_extension() {
 }
 
 bool four_bytes(Extension used) {
-  return used >= kVnni && hwy::SupportedAndGeneratedTargets().front() == HWY_AVX3;
+  const int64_t best = hwy::SupportedAndGeneratedTargets().front();
+  return best == HWY_AVX2 || (best == HWY_AVX3 && used >= kVnni);
 }
 
 // Cached multiplies_fours(). Kernels ask per row, and the query takes microseconds, in a virtual

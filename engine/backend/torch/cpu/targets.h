@@ -22,7 +22,7 @@ absl::Status force_target(absl::string_view name);
 bool use_vnni();
 bool use_bf16();
 
-// Whether the target in use has byte dot products (AVX3_VNNI or better).
+// Whether the target in use multiplies bytes (AVX2, and AVX3_VNNI or better; plain AVX3 does not).
 bool multiplies_fours();
 
 }  // namespace tandem::cpu
