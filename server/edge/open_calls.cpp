@@ -13,7 +13,10 @@ absl::Status OpenCalls::enter(const std::string& peer) {
   bool close = false;
   {
     const MutexLock lock(&mutex_);
-    int64_t& of_peer = by_peer_[peer];
+    if (by_peer_.size() >= kMaxRemembered) {
+      absl::erase_if(by_peer_, [](const auto& entry) { return entry.second.open == 0; });
+    }
+    int64_t& of_peer = by_peer_[peer].open;
     int64_t& of_host = by_host_[host];
     if (of_peer >= 2 * bounds_.per_connection) {
       close = true;
@@ -32,19 +35,40 @@ absl::Status OpenCalls::enter(const std::string& peer) {
       return absl::OkStatus();
     }
     ++refused_;
-    if (of_peer == 0) by_peer_.erase(peer);
+    if (of_peer == 0 && by_peer_[peer].abandoned == 0) by_peer_.erase(peer);
     if (of_host == 0) by_host_.erase(host);
   }
   if (close) close_(peer);
   return with_reason(absl::ResourceExhaustedError(why), "TOO_MANY_CALLS");
 }
 
-void OpenCalls::leave(const std::string& peer) {
+void OpenCalls::leave(const std::string& peer, bool abandoned) {
   const std::string host = host_of(peer);
-  const MutexLock lock(&mutex_);
-  --open_;
-  if (const auto it = by_peer_.find(peer); --it->second == 0) by_peer_.erase(it);
-  if (const auto it = by_host_.find(host); --it->second == 0) by_host_.erase(it);
+  bool close = false;
+  {
+    const MutexLock lock(&mutex_);
+    --open_;
+    if (const auto it = by_host_.find(host); --it->second == 0) by_host_.erase(it);
+    const auto it = by_peer_.find(peer);
+    --it->second.open;
+    close = too_many_abandoned(&it->second, abandoned);
+    closed_ += close ? 1 : 0;
+    if (it->second.open == 0 && it->second.abandoned == 0) by_peer_.erase(it);
+  }
+  if (close) close_(peer);
+}
+
+bool OpenCalls::too_many_abandoned(Peer* peer, bool abandoned) {
+  ++peer->ended;
+  peer->abandoned += abandoned ? 1 : 0;
+  const bool many = peer->abandoned >= kMaxAbandoned && 2 * peer->abandoned > peer->ended;
+  if (many) {
+    peer->ended = peer->abandoned = 0;
+  } else if (peer->ended >= 2 * kMaxAbandoned) {  // the recent ones count
+    peer->ended /= 2;
+    peer->abandoned /= 2;
+  }
+  return many;
 }
 
 int64_t OpenCalls::open() const {
@@ -54,12 +78,23 @@ int64_t OpenCalls::open() const {
 
 bool OpenCalls::has_any(const std::string& peer) const {
   const MutexLock lock(&mutex_);
-  return by_peer_.contains(peer);
+  const auto it = by_peer_.find(peer);
+  return it != by_peer_.end() && it->second.open > 0;
 }
 
 int64_t OpenCalls::refused() const {
   const MutexLock lock(&mutex_);
   return refused_;
+}
+
+int64_t OpenCalls::closed() const {
+  const MutexLock lock(&mutex_);
+  return closed_;
+}
+
+size_t OpenCalls::remembered() const {
+  const MutexLock lock(&mutex_);
+  return by_peer_.size();
 }
 
 }  // namespace tandem

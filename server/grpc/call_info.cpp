@@ -151,6 +151,11 @@ bool deadline_imminent(const grpc::ServerContextBase& context) {
   return std::chrono::system_clock::now() + kDeadlineSlack >= context.deadline();
 }
 
+bool is_abandoned(const CallInfo& info, bool has_request) {
+  if (info.identity != info.client) return false;
+  return !has_request || std::chrono::steady_clock::now() < info.arrived + OpenCalls::kShortLife;
+}
+
 absl::Status classify_cancellation(const absl::Status& status, const CallInfo& info) {
   if (status.code() != absl::StatusCode::kCancelled || info.deadline == kNever ||
       std::chrono::steady_clock::now() < info.deadline) {

@@ -84,6 +84,11 @@ absl::Status no_request();
 bool deadline_imminent(const CallInfo& info);
 bool deadline_imminent(const grpc::ServerContextBase& context);
 
+// Whether a call that its client has cancelled, or whose deadline has passed, counts as abandoned
+// (OpenCalls). Calls of a gateway do not: it sends those of many clients on one connection.
+// `has_request`: the request has been read.
+bool is_abandoned(const CallInfo& info, bool has_request);
+
 // gRPC reports a passed deadline and a disconnect alike, as CANCELLED. Returns DEADLINE_EXCEEDED
 // for the former, else `status`.
 absl::Status classify_cancellation(const absl::Status& status, const CallInfo& info);

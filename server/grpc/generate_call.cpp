@@ -160,6 +160,7 @@ void GenerateCall::end(const absl::Status& status, std::optional<StreamItem> las
 
 void GenerateCall::read(bool ok) {
   request_timeout_.stop();
+  has_request_ = ok;
   if (ok) return arrivals_.post(&parse_);
   on_failed(no_request());
   arrivals_.leave();
@@ -176,14 +177,17 @@ void GenerateCall::finish(const absl::Status& status) {
   writer_.Finish(to_grpc(status, record_.info.request_id), &finished_);
 }
 
-void GenerateCall::done(bool) { out_.done(context_.IsCancelled() && !deadline_imminent(context_)); }
+void GenerateCall::done(bool) {
+  abandoned_ = context_.IsCancelled() && is_abandoned(record_.info, has_request_);
+  out_.done(context_.IsCancelled() && !deadline_imminent(context_));
+}
 
 void GenerateCall::release() {
   request_timeout_.stop();
   answer_timeout_.stop();
   memory_.release();
   unread_memory_.release();
-  if (entered_) record_.state.calls.leave(record_.info.peer);
+  if (entered_) record_.state.calls.leave(record_.info.peer, abandoned_);
   CallThread& streams = streams_;
   self_.reset();  // may destroy *this
   streams.leave();

@@ -119,6 +119,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall>,
   Step work_{this, &GenerateCall::work};
   StreamOut<StreamItem> out_;
   bool entered_ = false;  // counted in state.calls
+  bool has_request_ = false;
+  bool abandoned_ = false;  // is_abandoned()
   Timeouts::Timeout request_timeout_, answer_timeout_;
   MemoryAccount::Charge memory_;         // of the call and its request
   MemoryAccount::Charge unread_memory_;  // resized under the stream's lock

@@ -144,6 +144,7 @@ class UnaryCall final : public RawReactor {
     const std::shared_ptr<UnaryCall> call = self_;
     request_timeout_.stop();
     if (!ok) return fail(classify_cancellation(no_request(), info));
+    has_request_ = true;
     const absl::Status status = start_(call, state_, request_);
     request_.Clear();  // frees the receive buffer
     {
@@ -169,19 +170,22 @@ class UnaryCall final : public RawReactor {
     const std::shared_ptr<UnaryCall> last = std::move(self_);  // may destroy *this on return
     request_timeout_.stop();
     answer_timeout_.stop();
+    bool cancelled = false;
     {
       const MutexLock lock(&mutex_);
       over_ = true;
+      cancelled = cancelled_;
       request_memory_.release();
     }
     answer_memory_.release();
-    if (entered_) state_.calls.leave(info.peer);
+    if (entered_) state_.calls.leave(info.peer, cancelled && is_abandoned(info, has_request_));
   }
 
   ServerState& state_;
   grpc::CallbackServerContext& context_;  // until OnDone()
   const Start start_;
   bool entered_ = false;
+  bool has_request_ = false;
   grpc::ByteBuffer request_;  // until it is parsed
   grpc::ByteBuffer response_;
   std::shared_ptr<UnaryCall> self_;

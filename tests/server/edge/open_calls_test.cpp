@@ -43,5 +43,57 @@ TEST(OpenCalls, LeavesSomeToOtherHosts) {
   EXPECT_TRUE(calls.enter("ipv4:10.0.0.7:2000").ok());
 }
 
+// The connections closed after calls of one, of which `abandoned` of every 10 are abandoned.
+std::vector<std::string> closed_after(int calls_of_peer, int abandoned) {
+  std::vector<std::string> closed;
+  OpenCalls calls({/*total=*/8, /*per_connection=*/8},
+                  [&](const std::string& peer) { closed.push_back(peer); });
+  for (int i = 1; i <= calls_of_peer; ++i) {
+    EXPECT_TRUE(calls.enter("ipv4:10.0.0.7:1").ok());
+    calls.leave("ipv4:10.0.0.7:1", /*abandoned=*/i % 10 < abandoned);
+    EXPECT_TRUE(calls.enter("ipv4:10.0.0.7:2").ok()) << "another connection of the host";
+    calls.leave("ipv4:10.0.0.7:2");
+  }
+  EXPECT_EQ(calls.closed(), static_cast<int64_t>(closed.size()));
+  EXPECT_EQ(calls.open(), 0);
+  EXPECT_FALSE(calls.has_any("ipv4:10.0.0.7:1"));
+  return closed;
+}
+
+TEST(OpenCalls, ClosesAConnectionWhoseCallsEndAtOnce) {
+  constexpr int kMost = OpenCalls::kMaxAbandoned;
+  const std::vector<std::string> one = {"ipv4:10.0.0.7:1"};
+  EXPECT_EQ(closed_after(kMost - 1, 10).size(), 0U);
+  EXPECT_EQ(closed_after(kMost, 10), one);
+  EXPECT_EQ(closed_after(2 * kMost - 1, 10), one) << "the count begins anew";
+  EXPECT_EQ(closed_after(2 * kMost, 6), one);
+  EXPECT_EQ(closed_after(20 * kMost, 4).size(), 0U) << "most calls are answered";
+}
+
+TEST(OpenCalls, ALongHistoryDoesNotExcuseAFlood) {
+  std::vector<std::string> closed;
+  OpenCalls calls({/*total=*/8, /*per_connection=*/8},
+                  [&](const std::string& peer) { closed.push_back(peer); });
+  for (int i = 0; i < 100 * OpenCalls::kMaxAbandoned; ++i) {
+    ASSERT_TRUE(calls.enter("a").ok());
+    calls.leave("a");
+  }
+  for (int i = 0; i < 3 * OpenCalls::kMaxAbandoned && closed.empty(); ++i) {
+    ASSERT_TRUE(calls.enter("a").ok());
+    calls.leave("a", /*abandoned=*/true);
+  }
+  EXPECT_EQ(closed, std::vector<std::string>{"a"});
+}
+
+TEST(OpenCalls, RemembersABoundedNumberOfPeers) {
+  OpenCalls calls({/*total=*/8, /*per_connection=*/8}, [](const std::string&) {});
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string peer = absl::StrCat("ipv4:10.0.0.7:", i);
+    ASSERT_TRUE(calls.enter(peer).ok());
+    calls.leave(peer, /*abandoned=*/true);
+  }
+  EXPECT_LE(calls.remembered(), 4096U);
+}
+
 }  // namespace
 }  // namespace tandem
