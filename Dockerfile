@@ -36,7 +36,7 @@ FROM ${DEBIAN_SLIM} AS runtime
 ARG NEWER_GRPC=
 RUN grpc=${NEWER_GRPC:+libcares2} && apt-get update -q \
  && apt-get install -yq --no-install-recommends ca-certificates ${grpc:-libgrpc++1.51} libprotobuf32 \
-      libprometheus-cpp-core1.0 libspdlog1.10 libfmt9 libabsl20220623 libhwy1 libre2-9 libssl3 zlib1g \
+      libprometheus-cpp-core1.0 libspdlog1.10 libfmt9 libabsl20220623 libhwy1 libre2-9 libssl3 libzmq5 zlib1g \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --home-dir /srv/tandem --create-home tandem
 COPY deploy/demo.textproto deploy/healthcheck /srv/tandem/deploy/

@@ -30,6 +30,7 @@
 #include "engine/host/models/models.h"
 #include "server/edge/memory_limit.h"
 #include "server/hub_models.h"
+#include "server/observe/kv_events.h"
 #include "server/observe/log.h"
 #include "server/observe/process_stats.h"
 #include "server/options.h"
@@ -237,6 +238,17 @@ void save_prefixes(Engine* engine) {
   }
 }
 
+// Null: there are none.
+absl::StatusOr<std::unique_ptr<KvEvents>> start_kv_events(const Configuration& configuration) {
+  const KvEventsConfig& config = configuration.server.kv_events;
+  if (config.endpoint.empty()) return nullptr;
+  KvEvents::Options options{.endpoint = config.endpoint, .topic = config.topic};
+  for (const DeploymentConfig& d : configuration.engine.deployments) {
+    if (!d.prefix_cache_per_client) options.deployments[d.large].push_back(d.name);
+  }
+  return KvEvents::start(std::move(options));
+}
+
 // Fetches the models of a hub that flags name.
 absl::Status fetch_models(Options* options) {
   options->fetch = [offline = options->check](const std::vector<std::string>& names) {
@@ -276,6 +288,8 @@ int run(const Options& options) {
   if (!options.draft_note.empty())
     log_info("draft_model", {{"note", options.draft_note, LogField::kMaxMessage}});
   raise_file_limit();
+  auto kv_events = start_kv_events(*configuration);  // outlives the engine
+  if (!kv_events.ok()) return fail(kv_events.status());
   std::unique_ptr<Engine> engine;  // outlives the server on every path
   auto server = Server::start(configuration->server);
   if (!server.ok()) return fail(server.status());
@@ -290,7 +304,7 @@ int run(const Options& options) {
   auto created = Engine::create(
       configuration->engine,
       [](absl::string_view line) { log_info("loading", {{"progress", std::string(line)}}); },
-      (*server)->memory());
+      (*server)->memory(), kv_events->get());
   if (!created.ok()) return fail(created.status());
   engine = *std::move(created);
   if (const absl::Status& read = engine->statistics_read(); !read.ok()) {
@@ -301,6 +315,7 @@ int run(const Options& options) {
     log_warn("prefix_store", {{"error", read.message(), LogField::kMaxMessage},
                               {"advice", "the file is replaced when prefixes are saved"}});
   }
+  (*server)->observe(kv_events->get());
   (*server)->attach(engine.get());
   signals.arm(configuration->server.grace + kAfterGrace);
   if (options.port_file.has_value() && !write_port_file(*options.port_file, **server)) {
@@ -324,6 +339,7 @@ int run(const Options& options) {
     log_warn("statistics", {{"error", saved.message(), LogField::kMaxMessage}});
   }
   engine.reset();
+  kv_events->reset();
   log_info("stopped");
   flush_log(std::chrono::seconds(1));
   // Not a return: destroying LibTorch's static tables takes longer than the whole shutdown, and

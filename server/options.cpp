@@ -53,6 +53,11 @@ Flags flags_of(Options* options) {
   flags.text("openai", "HOST:PORT", "OpenAI-compatible HTTP API (default off)", &options->openai);
   flags.text("otlp", "HOST:PORT", "OpenTelemetry collector for spans, OTLP over gRPC (default off)",
              &options->otlp);
+  flags.text("kv-events", "ENDPOINT",
+             "publish messages about the prefix cache, such as tcp://*:5557\n(default off)",
+             &options->kv_events);
+  flags.text("kv-events-topic", "TOPIC", "their topic is TOPIC@DEPLOYMENT (default kv@HOSTNAME)",
+             &options->kv_events_topic);
   flags.text("port-file", "FILE", "write the bound addresses to FILE once ready",
              &options->port_file);
   flags.section("Operation (override the file)");
@@ -139,6 +144,10 @@ absl::StatusOr<Options> parse_options(const std::vector<std::string>& args) {
   if (options.otlp.has_value()) {
     TANDEM_RETURN_IF_ERROR(check_endpoint("--otlp", *options.otlp));
   }
+  if (options.kv_events.has_value() && !is_kv_endpoint(*options.kv_events)) {
+    return out_of_range("--kv-events", quote_value(*options.kv_events),
+                        "tcp://HOST:PORT or ipc://PATH");
+  }
   if (options.http.has_value() && *options.http != "off") {
     TANDEM_RETURN_IF_ERROR(check_address("--http", *options.http));
   }
@@ -160,6 +169,10 @@ absl::StatusOr<Configuration> configure(const Options& options) {
   if (options.http.has_value()) out.server.http = *options.http;
   if (options.openai.has_value()) out.server.openai = *options.openai;
   if (options.otlp.has_value()) out.server.otlp.endpoint = *options.otlp;
+  KvEventsConfig& events = out.server.kv_events;
+  if (options.kv_events.has_value()) events.endpoint = *options.kv_events;
+  if (options.kv_events_topic.has_value()) events.topic = *options.kv_events_topic;
+  if (events.topic.empty()) events.topic = default_kv_topic();
   if (options.prefix_store.has_value()) out.engine.prefix_store = *options.prefix_store;
   if (options.adapter_folder.has_value()) {
     out.server.adapter_folder = *options.adapter_folder;

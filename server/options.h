@@ -22,6 +22,7 @@ struct Options {
   std::optional<std::string> http;
   std::optional<std::string> openai;
   std::optional<std::string> otlp;
+  std::optional<std::string> kv_events, kv_events_topic;
   std::optional<std::string> port_file;
   std::optional<std::string> prefix_store;
   std::optional<std::string> adapter_folder;

@@ -267,6 +267,7 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() {
   EdgeStats now;
   now.connections = static_cast<int64_t>(acceptor_->open());
   now.connections_refused = acceptor_->refused();
+  now.connections_closed = state_.calls.closed();
   now.open_calls = state_.calls.open();
   now.pending_calls = limiter_.calls().pending();
   now.pending_calls_expired = limiter_.calls().expired();
@@ -275,6 +276,10 @@ std::vector<prometheus::MetricFamily> Server::edge_metrics() {
   if (openai_ != nullptr) {
     now.connections += static_cast<int64_t>(openai_->acceptor().open());
     now.connections_refused += openai_->acceptor().refused();
+  }
+  if (const KvEvents* const events = kv_events_.load(); events != nullptr) {
+    now.kv_events_published = events->published();
+    now.kv_events_dropped = events->dropped();
   }
   now.log_lines_dropped = log_lines_dropped();
   now.memory_bytes = state_.memory->used();

@@ -40,6 +40,7 @@
 #include "server/health/health_service.h"
 #include "server/http/openai_api.h"
 #include "server/observe/collector.h"
+#include "server/observe/kv_events.h"
 #include "server/observe/monitor.h"
 #include "server/observe/span_exporter.h"
 #include "server/server_state.h"
@@ -61,6 +62,8 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> start(ServerConfig config);
   ~Server();  // closes everything that drain() has not closed
 
+  // Reports the figures of `events` (may be null), which outlives the server. Call before attach().
+  void observe(const KvEvents* events) { kv_events_ = events; }
   // `engine` outlives the server.
   void attach(Engine* engine);
   // Keeps the old values of files that cannot be read, and logs that.
@@ -106,6 +109,7 @@ class Server {
       &state_.reflection_calls,
       &state_.timeouts};
   std::atomic<bool> process_error_logged_{false};
+  std::atomic<const KvEvents*> kv_events_{nullptr};
   Collector collector_{state_, [this] { return edge_metrics(); }};
   std::unique_ptr<TlsCredentials> tls_;
   std::shared_ptr<TlsContext> openai_tls_;  // null: plain HTTP

@@ -1,5 +1,7 @@
 #include "server/server_config.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <functional>
@@ -87,7 +89,31 @@ absl::StatusOr<OtlpConfig> otlp_config(const ConfigFile& file) {
   return out;
 }
 
+absl::StatusOr<KvEventsConfig> kv_events_config(const ConfigFile& file) {
+  const pb::KvEvents& in = file.proto().server().kv_events();
+  KvEventsConfig out{in.endpoint(), in.topic().empty() ? default_kv_topic() : in.topic()};
+  if (!out.endpoint.empty() && !is_kv_endpoint(out.endpoint)) {
+    return file.error("server.kv_events.endpoint", quote_value(out.endpoint),
+                      "tcp://HOST:PORT or ipc://PATH");
+  }
+  return out;
+}
+
 }  // namespace
+
+std::string default_kv_topic() {
+  char name[256] = {};
+  return absl::StrCat("kv@", gethostname(name, sizeof(name) - 1) == 0 ? name : "");
+}
+
+bool is_kv_endpoint(absl::string_view endpoint) {
+  if (absl::ConsumePrefix(&endpoint, "ipc://")) return !endpoint.empty();
+  const size_t colon = endpoint.rfind(':');
+  int port = 0;
+  return absl::ConsumePrefix(&endpoint, "tcp://") && colon > 6 &&
+         absl::SimpleAtoi(endpoint.substr(endpoint.rfind(':') + 1), &port) && port >= 0 &&
+         port < 65536;
+}
 
 bool is_folder(const std::string& path) {
   std::error_code error;
@@ -172,6 +198,7 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
   if (in.has_openai_metrics()) out.openai_metrics = in.openai_metrics();
   if (in.has_ui()) out.playground = in.ui();
   TANDEM_ASSIGN_OR_RETURN(out.otlp, otlp_config(file));
+  TANDEM_ASSIGN_OR_RETURN(out.kv_events, kv_events_config(file));
   if (in.has_log_level()) out.log_level = in.log_level();
   if (out.log_level != "debug" && out.log_level != "info" && out.log_level != "warn" &&
       out.log_level != "error") {

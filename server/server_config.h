@@ -31,6 +31,11 @@ struct OtlpConfig {
   std::string service_name = "tandem";
 };
 
+struct KvEventsConfig {
+  std::string endpoint;  // empty: none
+  std::string topic;     // without the deployment's name
+};
+
 struct ServerConfig {
   std::string listen = "127.0.0.1:50051";
   std::string http = "127.0.0.1:9400";    // "off": none
@@ -39,6 +44,7 @@ struct ServerConfig {
   bool openai_metrics = true;             // it serves /metrics too
   bool playground = true;                 // it serves the web page of this build
   OtlpConfig otlp;
+  KvEventsConfig kv_events;
   Duration grace = std::chrono::seconds(30);
   std::string log_level = "info";
   std::string log_format = "text";
@@ -71,7 +77,7 @@ struct ServerConfig {
   int64_t max_unread_tokens = 256;
   int max_connections = 2048;
   int max_connections_per_host = 256;
-  int max_open_calls = 16384;
+  int max_open_calls = 4096;
   int64_t memory_bytes = 1 << 30;                       // all memory that clients cause
   int64_t max_transport_bytes = 1 << 28;                // the part that gRPC counts
   Duration stalled_stream = std::chrono::seconds(600);  // limits.stalled_stream_seconds
@@ -94,6 +100,11 @@ absl::Status check_exposure(const ServerConfig& config);
 
 // The default of ServerConfig::memory_bytes on a machine with `available` bytes; 0: unknown.
 int64_t default_memory_bytes(int64_t available);
+
+// TOPIC of KV events: "kv@" and the host name.
+std::string default_kv_topic();
+// Whether it has a form that KV events accept.
+bool is_kv_endpoint(absl::string_view endpoint);
 
 bool is_folder(const std::string& path);  // that exists
 

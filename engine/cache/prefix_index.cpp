@@ -35,6 +35,17 @@ PrefixIndex::PrefixIndex(PagePool* pool, int page_rows, Hash hash)
       nodes_(static_cast<size_t>(pool->total())),
       buckets_(std::bit_ceil(nodes_.size() + 1)) {}
 
+void PrefixIndex::listen(PrefixListener* listener, std::string model, ModelId instance) {
+  listener_ = listener;
+  model_ = std::move(model);
+  instance_ = instance;
+}
+
+uint64_t PrefixIndex::id_of(const Node& node) const {
+  if (node.number == 0) return 0;
+  return (static_cast<uint64_t>(instance_.index()) << 48) | node.number;
+}
+
 const PrefixIndex::Node* PrefixIndex::root_of(const PrefixRoot& root) const {
   const auto it = roots_.find(root);
   return it == roots_.end() ? nullptr : &it->second;
@@ -93,6 +104,9 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
   if (parent->first) parent->first->left = node.get();
   parent->first = node.get();
   node->next = std::exchange(bucket(hash), node.get());
+  if (listener_ != nullptr && root == PrefixRoot()) {
+    listener_->on_stored(model_, {id_of(*node), id_of(*parent), node->tokens});
+  }
   nodes_[page.index()] = std::move(node);
   ++known_;
   pool_->add_to_index(page, root.salt);
@@ -167,6 +181,8 @@ void PrefixIndex::forget(Node* node, std::vector<PageId>* freed) {
     Node* const up = at->before;
     const PageId page = at->page;
     unlink(at);
+    if (listener_ != nullptr && *at->root == PrefixRoot())
+      listener_->on_removed(model_, id_of(*at));
     nodes_[page.index()].reset();
     --known_;
     if (pool_->remove_from_index(page)) freed->push_back(page);

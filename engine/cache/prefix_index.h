@@ -24,6 +24,7 @@
 
 #include "engine/base/ids.h"
 #include "engine/cache/page_pool.h"
+#include "engine/cache/prefix_listener.h"
 
 namespace tandem {
 
@@ -44,6 +45,8 @@ class PrefixIndex {
 
   // Pages of `pool`, each with `page_rows` rows.
   PrefixIndex(PagePool* pool, int page_rows, Hash hash = &PrefixIndex::hash);
+  // Calls `listener` (not owned) from now on. `instance` is that of the model, and part of the ids.
+  void listen(PrefixListener* listener, std::string model, ModelId instance);
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
@@ -111,11 +114,15 @@ class PrefixIndex {
   const Node* root_of(const PrefixRoot& root) const;
   Node* child(const Node* before, uint64_t hash, std::span<const Token> tokens) const;
   void unlink(Node* node);
+  uint64_t id_of(const Node& node) const;  // StoredPage::id; 0: a root
   void forget(Node* node, std::vector<PageId>* freed);
 
   PagePool* const pool_;
   const size_t page_rows_;
   const Hash hash_;
+  PrefixListener* listener_ = nullptr;  // may be null
+  std::string model_;
+  ModelId instance_;
   std::map<PrefixRoot, Node> roots_;          // all have pages
   std::vector<std::unique_ptr<Node>> nodes_;  // by page; null: not indexed
   std::vector<Node*> buckets_;                // by hash: a power of two, at least one for each page

@@ -41,6 +41,8 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
     model.device = m->device;
     model.series = &series;
     model.prefix_cache = m->config.prefix_cache;
+    model.prefix_listener = prefix_listener;
+    model.name = m->config.name;
   }
   for (const LoadedModel* m : by_id) {
     for (const LoadedModel* r : m->replicas) loop_models[r->id.index()].replica_of = m->id;
@@ -169,8 +171,9 @@ Engine::~Engine() { impl_->draining.store(true); }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::create(
     EngineConfig config, const std::function<void(absl::string_view)>& progress,
-    std::shared_ptr<MemoryAccount> memory) {
+    std::shared_ptr<MemoryAccount> memory, PrefixListener* prefix_listener) {
   auto impl = std::make_unique<Impl>(std::move(config), std::move(memory));
+  impl->prefix_listener = prefix_listener;
   TANDEM_RETURN_IF_ERROR(impl->start(progress));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

@@ -19,6 +19,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/config.h"
 #include "engine/base/ids.h"
+#include "engine/cache/prefix_listener.h"
 #include "engine/host/prefixes/saved_prefixes.h"
 #include "engine/host/requests/request.h"
 #include "engine/sched/metrics.h"
@@ -39,10 +40,11 @@ class Engine {
  public:
   // Loads every model, with a line of progress for each, and warms it up.
   // Errors name the model and the file or field. Memory of requests is charged to `memory`, from
-  // submit() until a request ends; null: it is not counted.
+  // submit() until a request ends; null: it is not counted. prefix_listener: outlives the engine;
+  // may be null.
   static absl::StatusOr<std::unique_ptr<Engine>> create(
       EngineConfig config, const std::function<void(absl::string_view)>& progress = {},
-      std::shared_ptr<MemoryAccount> memory = nullptr);
+      std::shared_ptr<MemoryAccount> memory = nullptr, PrefixListener* prefix_listener = nullptr);
   ~Engine();  // like shutdown(now)
 
   // The id names the request, with all its choices, in cancel() and pause(). Outcomes, refusals

@@ -108,7 +108,8 @@ struct Engine::Impl {
   std::unique_ptr<Loop> loop;
   std::thread loop_thread;
   absl::Status statistics_read;
-  std::unique_ptr<PrefixStore> prefixes;  // null: there is none
+  PrefixListener* prefix_listener = nullptr;  // may be null
+  std::unique_ptr<PrefixStore> prefixes;      // null: there is none
   absl::Status prefixes_read;
 
   Mutex adapter_loads;  // held while an adapter is loaded

@@ -42,6 +42,7 @@ Dispatcher::Dispatcher(const std::vector<Backend*>& devices, const std::vector<L
                        m.device, m.series, &backend->shape(m.id),
                        m.replica_of.valid() ? m.replica_of : m.id});
     models_.back().replicas = {m.id};
+    models_.back().pools->prefixes.listen(m.prefix_listener, m.name, m.id);
   }
   for (const LoopModel& m : models) {
     if (!m.replica_of.valid()) continue;

@@ -28,7 +28,9 @@ struct LoopModel {
   DeviceId device;
   ModelSeries* series = nullptr;  // may be null
   bool prefix_cache = true;
-  ModelId replica_of;  // of which model this is a replica; invalid: none
+  PrefixListener* prefix_listener = nullptr;  // may be null
+  std::string name;                           // for the listener
+  ModelId replica_of;                         // of which model this is a replica; invalid: none
 };
 
 class Dispatcher {

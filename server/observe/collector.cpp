@@ -503,6 +503,8 @@ std::vector<MetricFamily> edge_families(const EdgeStats& now) {
   add("connections", "Open gRPC connections.", MetricType::Gauge, now.connections);
   add("connections_refused_total", "Connections rejected: too many, or no file descriptor left.",
       MetricType::Counter, now.connections_refused);
+  add("connections_closed_total", "gRPC connections closed because most calls ended at once.",
+      MetricType::Counter, now.connections_closed);
   add("open_calls", "Open calls, counted from their headers on.", MetricType::Gauge,
       now.open_calls);
   add("pending_calls", "Calls that gRPC has created and no service has received.",
@@ -526,6 +528,10 @@ std::vector<MetricFamily> edge_families(const EdgeStats& now) {
   add("traces_dropped_total",
       "Calls whose spans were dropped: the collector is slow or unreachable.", MetricType::Counter,
       now.traces_dropped);
+  add("kv_events_published_total", "Pages of the prefix cache stored or removed, as published.",
+      MetricType::Counter, now.kv_events_published);
+  add("kv_events_dropped_total", "The same, not published because too many waited.",
+      MetricType::Counter, now.kv_events_dropped);
   add("stuck", "1 if a device, the loop or gRPC makes no progress.", MetricType::Gauge,
       now.stuck ? 1 : 0);
   return out;

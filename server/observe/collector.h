@@ -56,6 +56,7 @@ prometheus::MetricFamily build_info_family();
 struct EdgeStats {
   int64_t connections = 0;
   int64_t connections_refused = 0;
+  int64_t connections_closed = 0;
   int64_t open_calls = 0;
   int64_t pending_calls = 0;
   int64_t pending_calls_expired = 0;
@@ -68,6 +69,8 @@ struct EdgeStats {
   bool stuck = false;
   int64_t spans_exported = 0;
   int64_t traces_dropped = 0;  // calls whose spans were not sent
+  int64_t kv_events_published = 0;
+  int64_t kv_events_dropped = 0;
 };
 std::vector<prometheus::MetricFamily> edge_families(const EdgeStats& now);
 

@@ -54,6 +54,14 @@ TEST(Options, FlagsOverrideTheFile) {
   EXPECT_EQ(
       configure(*parse_options({"--config", path, "--adapter-folder=/none"})).status().message(),
       "--adapter-folder: \"/none\"; allowed: a directory that exists");
+  EXPECT_EQ(plain->server.kv_events.endpoint, "");
+  EXPECT_EQ(plain->server.kv_events.topic.substr(0, 3), "kv@");
+  const auto events = configure(*parse_options(
+      {"--config", path, "--kv-events=tcp://*:5557", "--kv-events-topic=kv@10.0.0.7"}));
+  EXPECT_EQ(events->server.kv_events.endpoint, "tcp://*:5557");
+  EXPECT_EQ(events->server.kv_events.topic, "kv@10.0.0.7");
+  EXPECT_EQ(parse_options({"--kv-events=5557"}).status().message(),
+            "--kv-events: \"5557\"; allowed: tcp://HOST:PORT or ipc://PATH");
   const auto over = configure(*parse_options(
       {"--config", path, "--listen=127.0.0.1:2", "--http=off", "--grace-seconds=0.5"}));
   EXPECT_EQ(over->server.listen, "127.0.0.1:2");

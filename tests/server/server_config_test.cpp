@@ -25,7 +25,8 @@ TEST(ServerConfig, ReadsEveryField) {
       "log_format: \"json\" openai: \"unix:/o\" insecure: true max_connections: 11 "
       "max_connections_per_host: 12 max_open_calls: 13 max_transport_bytes: 16777216 "
       "stuck_seconds: 14 max_send_bytes: 1025 memory_bytes: 100000000 "
-      "max_connection_age_grace_seconds: 15 prefix_store_seconds: 16 trusted_gateways: \"gw\" "
+      "max_connection_age_grace_seconds: 15 prefix_store_seconds: 16 "
+      "kv_events { endpoint: \"tcp://*:5557\" topic: \"kv@a\" } trusted_gateways: \"gw\" "
       "trusted_gateways: \"10.0.0.7\" objectives { key: \"batch\" value: -10 } ui: false "
       "adapter_folder: \"/tmp\" administrators: \"ann\" administrators: \"ops\"");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -55,6 +56,8 @@ TEST(ServerConfig, ReadsEveryField) {
   EXPECT_EQ(config->max_transport_bytes, 16777216);
   EXPECT_EQ(config->stuck, std::chrono::seconds(14));
   EXPECT_EQ(config->prefix_store_interval, std::chrono::seconds(16));
+  EXPECT_EQ(config->kv_events.endpoint, "tcp://*:5557");
+  EXPECT_EQ(config->kv_events.topic, "kv@a");
   EXPECT_EQ(config->max_send_bytes, 1025);
   EXPECT_EQ(config->memory_bytes, 100000000);
   EXPECT_EQ(config->max_connection_age_grace, std::chrono::seconds(15));
@@ -122,6 +125,8 @@ TEST(ServerConfig, Errors) {
       {"memory_bytes: 1", "f:1: server.memory_bytes: 1; allowed: [33554432, 1099511627776]"},
       {"memory_bytes: 67108864 max_transport_bytes: 33554433",
        "f:1: server.max_transport_bytes: 33554433; allowed: [16777216, 33554432]"},
+      {"kv_events { endpoint: \"host:1\" }",
+       "f:1: server.kv_events.endpoint: \"host:1\"; allowed: tcp://HOST:PORT or ipc://PATH"},
       {"prefix_store_seconds: 0", "f:1: server.prefix_store_seconds: 0; allowed: [1, 86400]"},
       {"log_level: \"all\"", "f:1: server.log_level: \"all\"; allowed: debug, info, warn, error"},
       {"openai_tls: true",

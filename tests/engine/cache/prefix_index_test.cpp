@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
+#include <string>
 #include <utility>
 
 namespace tandem {
@@ -349,6 +351,66 @@ TEST(PrefixIndex, ManyOneTimeClientsDoNotTakeEverything) {
     f.leave(prompt, often);
   }
   EXPECT_LE(f.pool.clients(), 64);
+}
+
+struct Recorder : PrefixListener {
+  void on_stored(const std::string& model, const StoredPage& page) override {
+    EXPECT_EQ(model, "m");
+    EXPECT_TRUE(ids.insert(page.id).second) << "an id was used again";
+    EXPECT_NE(page.id, 0U);
+    EXPECT_TRUE(page.before == 0 || held.contains(page.before));
+    held[page.id] = {page.before, Tokens(page.tokens.begin(), page.tokens.end())};
+  }
+  void on_removed(const std::string& model, uint64_t id) override {
+    EXPECT_EQ(model, "m");
+    EXPECT_EQ(held.erase(id), 1U) << "an unknown page was removed";
+  }
+  // The tokens of each page with those before it.
+  std::set<Tokens> prompts() const {
+    std::set<Tokens> out;
+    for (const auto& [id, page] : held) {
+      Tokens tokens = page.second;
+      for (uint64_t before = page.first; before != 0; before = held.at(before).first) {
+        const Tokens& earlier = held.at(before).second;
+        tokens.insert(tokens.begin(), earlier.begin(), earlier.end());
+      }
+      out.insert(tokens);
+    }
+    return out;
+  }
+  std::set<uint64_t> ids;
+  std::map<uint64_t, std::pair<uint64_t, Tokens>> held;
+};
+
+TEST(PrefixIndex, TellsAListenerWhatAnyRequestMayUse) {
+  Recorder recorder;
+  Fixture f(6);
+  f.index.listen(&recorder, "m", ModelId(3));
+  f.leave({1, 2, 3, 4, 9});
+  f.leave({1, 2, 5, 6});
+  EXPECT_EQ(recorder.prompts(), (std::set<Tokens>{{1, 2}, {1, 2, 3, 4}, {1, 2, 5, 6}}));
+  const std::vector<PageId> own = f.leave({1, 2, 3, 4}, {.salt = "a client"});
+  EXPECT_EQ(recorder.held.size(), 3U) << "pages of one client are not published";
+  f.leave({7, 8});
+  const std::set<Tokens> before = recorder.prompts();
+  std::vector<PageId> freed;
+  f.index.forget(own[0], &freed);
+  EXPECT_EQ(recorder.prompts(), before);
+  while (f.pool.cached() > 0) f.evict();
+  EXPECT_EQ(recorder.prompts(), std::set<Tokens>());
+  f.leave({1, 2});
+  EXPECT_EQ(recorder.prompts(), (std::set<Tokens>{{1, 2}}));
+  f.index.clear(&freed);
+  EXPECT_EQ(recorder.prompts(), std::set<Tokens>());
+}
+
+TEST(PrefixIndex, IdsOfInstancesDiffer) {
+  Recorder recorder;
+  Fixture one, other;
+  one.index.listen(&recorder, "m", ModelId(0));
+  other.index.listen(&recorder, "m", ModelId(1));
+  for (Fixture* f : {&one, &other, &one}) f->leave({1, 2, 3, 4});
+  EXPECT_EQ(recorder.held.size(), 4U);
 }
 
 }  // namespace
