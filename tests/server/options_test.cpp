@@ -60,7 +60,7 @@ TEST(Options, FlagsOverrideTheFile) {
       {"--config", path, "--kv-events=tcp://*:5557", "--kv-events-topic=kv@10.0.0.7"}));
   EXPECT_EQ(events->server.kv_events.endpoint, "tcp://*:5557");
   EXPECT_EQ(events->server.kv_events.topic, "kv@10.0.0.7");
-  EXPECT_EQ(parse_options({"--kv-events=5557"}).status().message(),
+  EXPECT_EQ(parse_options({"--config", path, "--kv-events=5557"}).status().message(),
             "--kv-events: \"5557\"; allowed: tcp://HOST:PORT or ipc://PATH");
   const auto over = configure(*parse_options(
       {"--config", path, "--listen=127.0.0.1:2", "--http=off", "--grace-seconds=0.5"}));
