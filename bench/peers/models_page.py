@@ -210,7 +210,7 @@ def pass_table(parts: list[Part]) -> str:
 
 def profile_text(parts: list[Part]) -> str:
     """Parts of Tandem's step, for each part that missed a goal."""
-    sections = []
+    sections, facts = [], []
     for part in parts:
         missed = [c["streams"] for c in part.cases() if not part.met(c)]
         if not missed or not part.profile:
@@ -228,46 +228,50 @@ def profile_text(parts: list[Part]) -> str:
             cells = [f"{by[c]:.3f} ({by[c] / totals[c]:.0%})" for c in columns]
             lines.append([what, *cells])
         lines.append(["all", *(f"{totals[c]:.3f}" for c in columns)])
-        facts = [step_fact(part, case, totals) for case in part.cases() if not part.met(case)]
+        facts += [step_facts(part, case, totals) for case in part.cases() if not part.met(case)]
         sections.append(
-            f"#### {part.model}, {part.ours.split()[-1]}\n\n"
-            + table(["part, ms", *columns], lines)
-            + f"\n\n{read_by_step(part, columns)}\n\n"
-            + "\n".join(fact for fact in facts if fact)
+            f"#### {part.model}, {part.ours.split()[-1]}\n\n" + table(["part, ms", *columns], lines)
         )
-    return "\n\n".join(sections) if sections else "No goal is missed."
+    if not sections:
+        return "No goal is missed."
+    return "\n\n".join([table(STEP_FACTS, [fact for fact in facts if fact]), *sections])
 
 
-def read_by_step(part: Part, columns: list[str]) -> str:
-    """Bytes that a step of bench_step reads at least."""
-    kind, precision = kind_and_precision(part.ours)
-    weights = part.result["weights"] * bytes_per_weight(kind, precision)
-    kept = part.profile["kept_bytes"] * 256
-    sequences = {"1 row": 1, "8 sequences": 8}
-    others = ", ".join(f"{kept * sequences[c] / 1e6:,.0f} MB ({c})" for c in columns)
-    return (
-        f"A step reads {weights / 1e6:,.0f} MB of weights and, of keys and values, {others}. The read "
-        f"probe measured {part.profile['probe'] / 1e9:.1f} GB/s."
-    )
-
-
-def step_fact(part: Part, case: dict, totals: dict[str, float]) -> str:
-    """Time of a step in the server, in bench_step, and at memory bandwidth."""
+def step_facts(part: Part, case: dict, totals: dict[str, float]) -> list[str] | None:
+    """Bytes that a step reads, and its time in the server, in bench_step and at memory bandwidth."""
     streams = case["streams"]
     column = {1: "1 row", 8: "8 sequences"}.get(streams)
     if column not in totals:
-        return ""
+        return None
     ours = 1e3 * streams / rate(case, part.ours)
     peer = 1e3 * streams / rate(case, part.best(case))
     kind, precision = kind_and_precision(part.ours)
-    memory = 1e3 * part.result["weights"] * bytes_per_weight(kind, precision) / part.probe(case)
-    stream = "stream" if streams == 1 else "streams"
-    return (
-        f"- {streams} {stream}: a step takes {ours:.2f} ms over gRPC and "
-        f"{totals[column]:.2f} ms in `bench_step`. Reading the weights at the probe's bandwidth takes "
-        f"{memory:.2f} ms; the best peer's step takes {peer:.2f} ms. The goal is "
-        f"{peer / part.goal(case):.2f} ms."
-    )
+    weights = part.result["weights"] * bytes_per_weight(kind, precision)
+    kept = part.profile["kept_bytes"] * 256 * streams
+    return [
+        f"{part.model}, {part.ours.split()[-1]}",
+        str(streams),
+        f"{weights / 1e6:,.0f} + {kept / 1e6:,.0f}",
+        f"{part.profile['probe'] / 1e9:.1f}",
+        f"{ours:.2f}",
+        f"{totals[column]:.2f}",
+        f"{1e3 * weights / part.probe(case):.2f}",
+        f"{peer:.2f}",
+        f"{peer / part.goal(case):.2f}",
+    ]
+
+
+STEP_FACTS = [
+    "step",
+    "streams",
+    "weights + K and V, MB",
+    "probe, GB/s",
+    "over gRPC, ms",
+    "`bench_step`",
+    "weights at the probe",
+    "best peer",
+    "goal",
+]
 
 
 def client_text(parts: list[Part]) -> str:

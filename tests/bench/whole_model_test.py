@@ -207,13 +207,9 @@ def test_the_profile_of_what_missed_its_goal(result, profile):
     text = models_page.profile_text([part])
     assert "| product | 80.000 (80%) |" in text and "8 sequences" not in text
     # 1 GB of weights, and 256 tokens of 1 MB each.
-    assert "1,000 MB of weights and, of keys and values, 256 MB (1 row)" in " ".join(text.split())
-    assert "25.0 GB/s" in text
     assert (
-        "a step takes 100.00 ms over gRPC and 100.00 ms in `bench_step`. Reading the weights at "
-        "the probe's bandwidth takes 20.00 ms; the best peer's step takes 125.00 ms. The goal is "
-        "78.12 ms."
-    ) in text
+        "| m, int8 | 1 | 1,000 + 256 | 25.0 | 100.00 | 100.00 | 20.00 | 125.00 | 78.12 |" in text
+    )
 
 
 def test_nothing_to_explain_when_all_goals_are_met(result, profile):
