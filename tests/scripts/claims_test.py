@@ -51,7 +51,9 @@ def test_all_tables_figures_and_theorems_have_a_row():
             if not row.row.startswith(paper):
                 continue
             seen.add(row.row.split("-")[1])
-            for kind, first in re.findall(r"(table|figure)s? (\d+(?:(?:,| and| to) \d+)*)", row.claim):
+            for kind, first in re.findall(
+                r"(table|figure)s? (\d+(?:(?:,| and| to) \d+)*)", row.claim
+            ):
                 numbers = [int(n) for n in re.findall(r"\d+", first)]
                 if " to " in first:
                     numbers += range(numbers[0], numbers[1])
@@ -69,7 +71,11 @@ def help_of(words: list[str]) -> str:
         assert words[1] == "-m"
         module = words[2]
     done = subprocess.run(
-        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", module, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout
 
@@ -106,7 +112,9 @@ def test_a_night_skips_finished_rows_and_reruns_failed_ones(tmp_path):
     ]
 
     def runs():
-        return {n: (tmp_path / n).read_text().count("run") for n in "abd" if (tmp_path / n).exists()}
+        return {
+            n: (tmp_path / n).read_text().count("run") for n in "abd" if (tmp_path / n).exists()
+        }
 
     assert claims.Runner(tmp_path / "state", tmp_path).night(rows, 60) == 1
     assert runs() == {"a": 1, "b": 1}  # D does not fit

@@ -1,12 +1,19 @@
 // BiLD and BiTA decide what the authors' implementations decide (make_author_traces.py), token by
 // token and pass by pass. docs/reports/claims.md lists the rules by which BiLD differs.
 #ifdef TANDEM_WITH_TORCH
+#include "tests/engine/backend/torch/author_traces.h"
+
 #include <gtest/gtest.h>
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "engine/sched/pass_trace.h"
-#include "tests/engine/backend/torch/author_traces.h"
 #include "tests/engine/host/kit.h"
 #include "tests/engine/host/served_golden.h"
 
@@ -17,35 +24,35 @@ using testing::make_engine;
 using testing::run;
 using testing::Served;
 
-// One event of a trace; the script explains the letters.
-struct Event {
+// An event of a trace; the script explains the letters.
+struct AuthorEvent {
   char kind = 0;
   int rolled_back = 0;
   Token token = -1;
 
-  explicit Event(std::string_view text) : kind(text[0]) {
+  explicit AuthorEvent(absl::string_view text) : kind(text[0]) {
     const std::vector<std::string> numbers = absl::StrSplit(text.substr(1), ':');
     if (kind != 'f') token = std::stoi(numbers.back());
     if (numbers.size() == 2) rolled_back = std::stoi(numbers[0]);
   }
 };
 
-struct Round {
+struct AuthorRound {
   int accepted = 0, rejected = 0;  // of the small run
   Token last = -1;                 // large's
-  friend bool operator==(const Round&, const Round&) = default;
-  friend std::ostream& operator<<(std::ostream& out, const Round& r) {
+  friend bool operator==(const AuthorRound&, const AuthorRound&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const AuthorRound& r) {
     return out << r.accepted << "+" << r.rejected << ":" << r.last;
   }
 };
 
 // The part of an answer in which both implementations are in the same state. Its first token is the
 // large model's.
-struct Segment {
+struct AuthorSegment {
   std::vector<Token> before;  // tokens of the answer
   std::vector<Token> tokens;
   std::vector<Provenance> provenance;
-  std::vector<Round> rounds;
+  std::vector<AuthorRound> rounds;
   bool left_out = false;  // ends where only the authors' code goes on
 
   void add(Token token, Source proposed, bool corrected) {
@@ -58,18 +65,18 @@ struct Segment {
 // begins with that token. Rule 2: if the first violation is the large model's own choice, the
 // authors' code accepts the run, and ours rolls back from the first violation that is not. Rule 3:
 // the tail that no large pass has verified is not compared.
-std::vector<Segment> segments_of(const std::string& trace) {
-  std::vector<Segment> segments(1);
+std::vector<AuthorSegment> segments_of(const std::string& trace) {
+  std::vector<AuthorSegment> segments(1);
   std::vector<Token> said, run;
   bool over = false;
   const auto accept = [&](int kept, Token last, bool corrected) {
-    Segment& s = segments.back();
+    AuthorSegment& s = segments.back();
     for (int i = 0; i < kept; ++i) s.add(run[static_cast<size_t>(i)], Source::kSmall, false);
     s.add(last, Source::kLarge, corrected);
     s.rounds.push_back({kept, static_cast<int>(run.size()) - kept, last});
   };
-  for (const std::string_view word : absl::StrSplit(trace, ' ')) {
-    const Event e(word);
+  for (const absl::string_view word : absl::StrSplit(trace, ' ')) {
+    const AuthorEvent e(word);
     if (e.kind == 's') run.push_back(e.token);
     if (e.kind == 'o') {
       accept(static_cast<int>(run.size()) - e.rolled_back, e.token, true);
@@ -82,7 +89,7 @@ std::vector<Segment> segments_of(const std::string& trace) {
     if (over) {
       EXPECT_EQ(e.kind, 'L');
       EXPECT_TRUE(run.empty());
-      segments.push_back({said});
+      segments.emplace_back().before = said;
       over = false;
     }
     const int kept = static_cast<int>(run.size()) - e.rolled_back;
@@ -95,7 +102,7 @@ std::vector<Segment> segments_of(const std::string& trace) {
   return segments;
 }
 
-EngineConfig pair_config(const std::string& large, const std::string& small, int layers) {
+EngineConfig author_pair(const std::string& large, const std::string& small, int layers) {
   EngineConfig config = testing::real_engine_config("large", large, DType::kFloat32);
   ModelConfig model = config.models[0];
   model.name = "small";
@@ -107,8 +114,8 @@ EngineConfig pair_config(const std::string& large, const std::string& small, int
 }
 
 // The rounds of the first `n` tokens.
-std::vector<Round> rounds_of(const testing::Recorder& sink, size_t n) {
-  std::vector<Round> rounds;
+std::vector<AuthorRound> author_rounds(const testing::Recorder& sink, size_t n) {
+  std::vector<AuthorRound> rounds;
   for (size_t i = 0; i < n; ++i) {
     const TokenInfo& token = sink.tokens()[i];
     if (token.provenance.proposed != Source::kLarge) continue;
@@ -127,10 +134,11 @@ TEST(AuthorTraces, BildDecidesAlike) {
     std::unique_ptr<Served> served;
     if (golden) served = std::make_unique<Served>(model);
     const std::string folder = source_dir() + "/models/docstring-";
-    const auto engine = make_engine(golden ? pair_config(served->path(), served->path(), r["layers"])
-                                           : pair_config(folder + "large", folder + "small", 0));
+    const auto engine =
+        make_engine(golden ? author_pair(served->path(), served->path(), r["layers"])
+                           : author_pair(folder + "large", folder + "small", 0));
     ASSERT_NE(engine, nullptr);
-    for (const Segment& s : segments_of(r["trace"])) {
+    for (const AuthorSegment& s : segments_of(r["trace"])) {
       // The decoder of an encoder cannot begin within an answer.
       if (model != "llama2" && !s.before.empty()) break;
       SCOPED_TRACE(absl::StrCat(r.dump(), ", from token ", s.before.size()));
@@ -159,10 +167,10 @@ TEST(AuthorTraces, BildDecidesAlike) {
       for (size_t i = 0; i < n; ++i) {
         EXPECT_EQ(sink->tokens()[i].provenance, s.provenance[i]) << "token " << i;
       }
-      EXPECT_EQ(rounds_of(*sink, n), s.rounds);
+      EXPECT_EQ(author_rounds(*sink, n), s.rounds);
       ++segments;
-      left_out += s.left_out;
-      rollbacks += s.rounds.back().rejected > 0;
+      left_out += s.left_out ? 1 : 0;
+      rollbacks += s.rounds.back().rejected > 0 ? 1 : 0;
       tokens += static_cast<int>(n);
     }
   }

@@ -153,7 +153,9 @@ def llama_model(llama: types.ModuleType, layers: int = 0, **more: object) -> tor
     config = {key: value for key, value in config.items() if key != "rope_parameters"} | more
     if layers > 0:
         config["num_hidden_layers"] = layers
-    model = llama.LlamaForCausalLM(sys.modules["transformers.models.llama.configuration_llama"].LlamaConfig(**config))
+    model = llama.LlamaForCausalLM(
+        sys.modules["transformers.models.llama.configuration_llama"].LlamaConfig(**config)
+    )
     return loaded(model, weights)
 
 
@@ -195,8 +197,15 @@ class Prompted(torch.nn.Module):
         return out
 
 
-def bild_trace(large: torch.nn.Module, small: torch.nn.Module, encode, start: int, fallback: float,
-               rollback: float, tokens: int) -> tuple[str, float]:
+def bild_trace(
+    large: torch.nn.Module,
+    small: torch.nn.Module,
+    encode,
+    start: int,
+    fallback: float,
+    rollback: float,
+    tokens: int,
+) -> tuple[str, float]:
     """`L7`: the large model's token 7; `s7`: the small one's; `f`: it fell back; `R3:7`: the last 3 small tokens were
     rolled back and replaced by 7; `o2:7`: a rollback of 2 tokens, to 7, that was left out, as an earlier violation
     is the large model's own choice. Also the least distance of a decision from its threshold."""
@@ -297,7 +306,9 @@ def train(llama: types.ModuleType) -> bytes:
     for p in TRAINED_ON:
         prompt = golden("llama2")[2][p]
         text = prompt + answers[p].tolist()
-        cases += [(text[:n], text[n + 1 : n + 1 + MASKS]) for n in range(len(prompt), len(prompt) + 24)]
+        cases += [
+            (text[:n], text[n + 1 : n + 1 + MASKS]) for n in range(len(prompt), len(prompt) + 24)
+        ]
     optimizer = torch.optim.Adam(own, lr=0.1)
     for step in range(100):
         for group in optimizer.param_groups:
@@ -314,8 +325,16 @@ def train(llama: types.ModuleType) -> bytes:
     return (numbers * 8).round().clamp(-127, 127).to(torch.int8).numpy().tobytes()
 
 
-def bita_traces(llama: types.ModuleType, bita: Path, own: bytes, tree: str, masks: int, candidates: int,
-                prompt: list[int], tokens: int) -> tuple[list, list, float]:
+def bita_traces(
+    llama: types.ModuleType,
+    bita: Path,
+    own: bytes,
+    tree: str,
+    masks: int,
+    candidates: int,
+    prompt: list[int],
+    tokens: int,
+) -> tuple[list, list, float]:
     """The answer; of each pass the candidates by depth and the tokens that it made; the least margin."""
     import numpy
     from atten_m import make_tree_attention
@@ -352,13 +371,18 @@ def bita_traces(llama: types.ModuleType, bita: Path, own: bytes, tree: str, mask
     }  # fmt: skip
     names = ("decode_alg_mask_space", "decode_alg_mask_tree2")
     functions_of(bita / "tests/eval_infer.py", names, scope)
-    inputs = {"input_ids": torch.tensor([prompt]), "attention_mask": torch.ones(1, len(prompt), dtype=torch.long)}
+    inputs = {
+        "input_ids": torch.tensor([prompt]),
+        "attention_mask": torch.ones(1, len(prompt), dtype=torch.long),
+    }
     results = {"infer_time_mask": [], "content_mask": []}
     common = {"infer_dtype": torch.float16}  # of the attention masks only
     if tree == "space":
         scope[names[0]]("llama", inputs, results, None, 0, save_data=False, **common)
     else:
-        scope[names[1]]("llama", inputs, results, None, 0, num_candidate=candidates, tree_type=tree, **common)
+        scope[names[1]](
+            "llama", inputs, results, None, 0, num_candidate=candidates, tree_type=tree, **common
+        )
 
     widths = {
         "space": [1] * masks,
@@ -445,14 +469,19 @@ def main() -> None:
     for tree, ours, masks, candidates, tokens, prompts in BITA:
         for p in prompts:
             prompt = golden("llama2")[2][p]
-            answer, trace, margin = bita_traces(llama, bita, own, tree, masks, candidates, prompt, tokens)
+            answer, trace, margin = bita_traces(
+                llama, bita, own, tree, masks, candidates, prompt, tokens
+            )
             print(tree, p, f"{margin:.6f}", len(answer), [n for _, n in trace])
             assert margin > MARGIN["bita"]
             greedy = load_file(MODELS / "llama2/golden.safetensors")["greedy"][p].tolist()
             assert answer == greedy[: len(answer)]
             about = {"tree": ours, "masks": masks, "candidates": candidates, "prompt": p}
             passes.append(about | {"passes": trace})
-    lines = [f' "sources": {json.dumps(SOURCES)},', f' "masks": "{base64.b64encode(own).decode()}",']
+    lines = [
+        f' "sources": {json.dumps(SOURCES)},',
+        f' "masks": "{base64.b64encode(own).decode()}",',
+    ]
     for key, rows in (("bild", traces), ("bita", passes)):
         body = ",\n".join("  " + json.dumps(row, separators=(",", ":")) for row in rows)
         lines.append(f' "{key}": [\n{body}\n ]' + ("," if key == "bild" else ""))

@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-std::vector<Token> best(const std::vector<float>& logprobs, size_t k) {
+std::vector<Token> best_by_logprob(const std::vector<float>& logprobs, size_t k) {
   std::vector<Token> all(logprobs.size());
   std::iota(all.begin(), all.end(), 0);
   std::sort(all.begin(), all.end(), [&](Token a, Token b) {
@@ -54,7 +54,7 @@ TEST(AuthorCandidates, AreTheMasksBestTokens) {
         Sequence s = driver.sequence();
         const auto read = logprobs(driver.run(s, p));
         for (size_t depth = 0; depth < candidates.size(); ++depth) {
-          EXPECT_EQ(best(read[depth], candidates[depth].size()), candidates[depth])
+          EXPECT_EQ(best_by_logprob(read[depth], candidates[depth].size()), candidates[depth])
               << request["tree"] << ", prompt " << prompt << ", token " << made << ", depth "
               << depth + 1;
         }

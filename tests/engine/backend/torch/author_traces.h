@@ -23,7 +23,9 @@ inline ExtraConfig write_author_masks(const AdapterFolders& folders, const std::
   std::string bytes;
   absl::Base64Unescape(base64, &bytes);
   size_t next = 0;
-  const auto number = [&] { return static_cast<float>(static_cast<signed char>(bytes[next++])) / 8; };
+  const auto number = [&] {
+    return static_cast<float>(static_cast<signed char>(bytes[next++])) / 8;
+  };
   const DecoderConfig& c = folders.base;
   const auto width = static_cast<size_t>(c.kv_heads * c.head_dim);
   const auto layers = static_cast<size_t>(c.layers);
