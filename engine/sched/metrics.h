@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <iterator>
 #include <memory>
@@ -83,7 +84,7 @@ struct AdapterSeries {
 struct ModelSeries {
   std::string model;  // model name
   std::string device;
-  int page_rows = 0;                   // rows per KV page
+  std::atomic<int> page_rows{0};       // rows per KV page
   std::array<Counter, kRoles> passes;  // done, by Role
   Counter batches;
   Histogram batch_rows{kRowsBuckets};

@@ -115,10 +115,10 @@ def test_memory_returns_to_the_system(tandem, loading_server):
 
     once()
     before = resident()
-    for _ in range(5):
+    for _ in range(20):
         once()
-    model = sum(file.stat().st_size for file in SMALL.iterdir()) // 1024
-    assert resident() < before + 2 * model  # KiB; five leaked models would have more
+    model = sum(file.stat().st_size for file in SMALL.iterdir()) // 1024  # in KiB, of fp16 or less
+    assert resident() < before + 10 * model
 
 
 def test_refusals_change_nothing(tandem, loading_server):
