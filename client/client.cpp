@@ -194,6 +194,23 @@ absl::Status Client::unload_adapter(const v1::UnloadAdapterRequest& request) {
   return impl_->unary(impl_->admin.get(), &v1::Admin::Stub::UnloadAdapter, request).status();
 }
 
+absl::Status Client::load_deployment(const v1::LoadDeploymentRequest& request) {
+  return impl_->unary(impl_->admin.get(), &v1::Admin::Stub::LoadDeployment, request).status();
+}
+
+absl::Status Client::replace_deployment(const v1::ReplaceDeploymentRequest& request) {
+  return impl_->unary(impl_->admin.get(), &v1::Admin::Stub::ReplaceDeployment, request).status();
+}
+
+absl::Status Client::unload_deployment(const v1::UnloadDeploymentRequest& request) {
+  return impl_->unary(impl_->admin.get(), &v1::Admin::Stub::UnloadDeployment, request).status();
+}
+
+absl::StatusOr<v1::ListDeploymentsResponse> Client::deployments() {
+  return impl_->unary(impl_->admin.get(), &v1::Admin::Stub::ListDeployments,
+                      v1::ListDeploymentsRequest());
+}
+
 absl::StatusOr<std::string> Client::health(const std::string& service) {
   grpc::health::v1::HealthCheckRequest request;
   request.set_service(service);

@@ -59,6 +59,10 @@ class Client {
   // For administrators.
   absl::Status load_adapter(const v1::LoadAdapterRequest& request);
   absl::Status unload_adapter(const v1::UnloadAdapterRequest& request);
+  absl::Status load_deployment(const v1::LoadDeploymentRequest& request);
+  absl::Status replace_deployment(const v1::ReplaceDeploymentRequest& request);
+  absl::Status unload_deployment(const v1::UnloadDeploymentRequest& request);
+  absl::StatusOr<v1::ListDeploymentsResponse> deployments();
 
   // "SERVING" or "NOT_SERVING". `service`: empty for the server, "tandem.v1.Generation/NAME" for a
   // model.

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "server/grpc/call_info.h"
@@ -32,35 +33,46 @@ absl::Status check_administrator(const ServerConfig& config, const std::string& 
     return absl::FailedPreconditionError(
         "server.adapter_folder: unset; allowed: a folder of adapters that clients may load");
   }
+  return check_rights(config, identity);
+}
+
+absl::Status check_rights(const ServerConfig& config, const std::string& identity) {
   const bool named = !config.bearer_token_file.empty() || !config.tls_files.client_ca.empty();
   if (!named || config.administrators.contains(identity)) return absl::OkStatus();
   return denied(
       absl::StrCat("client: ", quote_value(identity), "; allowed: those in server.administrators"));
 }
 
-absl::StatusOr<std::string> adapter_path(const std::string& folder, const std::string& path) {
+absl::StatusOr<std::string> path_below(absl::string_view setting, const std::string& folder,
+                                       absl::string_view field, const std::string& path) {
   if (path.empty() || path.find('\0') != std::string::npos) {
-    return out_of_range("path", quote_value(path), "a path below server.adapter_folder");
+    return out_of_range(field, quote_value(path), absl::StrCat("a path below ", setting));
   }
-  const auto outside = [&] {
-    return denied(
-        absl::StrCat("path: ", quote_value(path), "; allowed: paths below server.adapter_folder"));
-  };
   std::error_code error;
   const fs::path root = fs::canonical(folder, error);
-  if (error) return absl::NotFoundError("server.adapter_folder: it is not there any more");
+  if (error) return absl::NotFoundError(absl::StrCat(setting, ": it is not there any more"));
   const fs::path real = fs::weakly_canonical(root / path, error);
-  if (error || !is_below(real, root)) return outside();
-  if (!fs::exists(real, error)) {
-    return absl::NotFoundError(
-        absl::StrCat("path: ", quote_value(path), ": no such file or folder"));
+  if (error || !is_below(real, root)) {
+    return denied(absl::StrCat(field, ": ", quote_value(path), "; allowed: paths below ", setting));
   }
+  if (fs::exists(real, error)) return real.string();
+  return absl::NotFoundError(
+      absl::StrCat(field, ": ", quote_value(path), ": no such file or folder"));
+}
+
+absl::StatusOr<std::string> adapter_path(const std::string& folder, const std::string& path) {
+  constexpr char kSetting[] = "server.adapter_folder";
+  TANDEM_ASSIGN_OR_RETURN(const std::string real, path_below(kSetting, folder, "path", path));
+  std::error_code error;
+  if (!fs::is_directory(real, error)) return real;
   for (const char* file : {"adapter_config.json", "adapter_model.safetensors"}) {
-    if (!fs::is_directory(real, error)) break;
-    const fs::path part = fs::weakly_canonical(real / file, error);
-    if (error || !is_below(part, root)) return outside();
+    const std::string part = absl::StrCat(real, "/", file);
+    const absl::Status below = path_below(kSetting, folder, "path", part).status();
+    if (absl::IsPermissionDenied(below)) {
+      return denied(absl::StrCat("path: ", quote_value(path), "; allowed: paths below ", kSetting));
+    }
   }
-  return real.string();
+  return real;
 }
 
 absl::Status load_adapter(ServerState& state, const CallInfo& info,

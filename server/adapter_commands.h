@@ -21,6 +21,14 @@ struct CallInfo;
 // this one is no administrator.
 absl::Status check_administrator(const ServerConfig& config, const std::string& identity);
 
+// The same rights, for calls that another setting turns on.
+absl::Status check_rights(const ServerConfig& config, const std::string& identity);
+
+// The real path of `path` below `folder`, to which a relative path refers. `field` and `setting`
+// name them in errors, which are those of adapter_path().
+absl::StatusOr<std::string> path_below(absl::string_view setting, const std::string& folder,
+                                       absl::string_view field, const std::string& path);
+
 // The real path of an adapter below `folder`, to which a relative `path` refers. PERMISSION_DENIED:
 // it, or a file of its folder, is elsewhere after all links. NOT_FOUND: there is none.
 absl::StatusOr<std::string> adapter_path(const std::string& folder, const std::string& path);

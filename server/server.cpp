@@ -158,6 +158,7 @@ absl::Status Server::listen() {
     log_warn("connection_closed", {{"peer", peer}, {"why", "too many calls at once"}});
     acceptor_->close_connection(peer);
   };
+  state_.deployments_changed = [this] { health_.changed(); };
   TANDEM_RETURN_IF_ERROR(start_grpc());
   const auto ready = [this] {
     return state_.ready() ? HttpResponse{200, "ready\n"} : HttpResponse{503, "not ready\n"};
@@ -390,6 +391,7 @@ void Server::close(TimePoint deadline) {
     streams_->stop();
     grpc_.reset();
   }
+  state_.deployment_commands.reset();     // no call adds commands; the last ones use the services
   if (spans_ != nullptr) spans_->stop();  // all calls have ended
 }
 

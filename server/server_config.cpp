@@ -240,6 +240,13 @@ absl::StatusOr<ServerConfig> server_config(const ConfigFile& file) {
                         "a directory that exists");
     }
   }
+  if (!in.model_folder().empty()) {
+    out.model_folder = file.resolve(in.model_folder());
+    if (!is_folder(out.model_folder)) {
+      return file.error("server.model_folder", quote_value(out.model_folder),
+                        "a directory that exists");
+    }
+  }
   for (const std::string& name : in.administrators()) {
     if (name.empty() || name.size() > 255) {
       return file.error("server.administrators", quote_value(name), "1 to 255 bytes");

@@ -59,6 +59,7 @@ struct ServerConfig {
       trusted_gateways;                   // clients whose gateway headers count (gateway_headers.h)
   std::map<std::string, int> objectives;  // priorities, by the name that a gateway sends
   std::string adapter_folder;             // of LoRA adapters that clients may load; empty: off
+  std::string model_folder;               // of models, likewise
   std::set<std::string> administrators;   // clients that may, where clients have names
 
   int max_receive_bytes = 4 << 20;

@@ -68,6 +68,14 @@ class ServerState {
       config.adapter_folder.empty() ? nullptr
                                     : std::make_unique<Worker>(1, Worker::Around(), "adapters");
 
+  // Loads, unloads and lists deployments; a thread waits for requests of an unloaded one. Null:
+  // clients may not, or all calls have ended.
+  std::unique_ptr<Worker> deployment_commands =
+      config.model_folder.empty() ? nullptr
+                                  : std::make_unique<Worker>(4, Worker::Around(), "deployments");
+  // Called when deployments have come or gone. Set before calls arrive.
+  std::function<void()> deployments_changed = [] {};
+
   // Called at the end of every call; may be null. Set before calls arrive. Must not block.
   std::function<void(const CallInfo&, const CallSummary&, const absl::Status&)> call_ended;
 
@@ -109,7 +117,9 @@ class ServerState {
   bool ready() const { return services().at(""); }
   // Every model is on a lost device; only a restart helps.
   bool all_devices_lost() const {
-    return !ready() && engine.load() != nullptr && !draining.load() && !stuck.load();
+    const Engine* const loaded = engine.load();
+    return loaded != nullptr && !draining.load() && !stuck.load() && !ready() &&
+           !loaded->deployments().empty();
   }
 
   absl::StatusOr<Engine*> ready_engine() const {

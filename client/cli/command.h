@@ -37,6 +37,7 @@ Command compare_command();
 Command bench_command();
 Command models_command();
 Command adapters_command();
+Command deployments_command();
 Command tokenize_command();
 Command detokenize_command();
 Command score_command();

@@ -4,10 +4,10 @@ namespace tandem::cli {
 
 absl::Span<const Command> commands() {
   static const Command kCommands[] = {
-      generate_command(),   chat_command(),       serve_and_chat_command(), pull_command(),
-      compare_command(),    bench_command(),      models_command(),         adapters_command(),
-      tokenize_command(),   detokenize_command(), score_command(),          health_command(),
-      completion_command(), version_command(),
+      generate_command(),    chat_command(),       serve_and_chat_command(), pull_command(),
+      compare_command(),     bench_command(),      models_command(),         adapters_command(),
+      deployments_command(), tokenize_command(),   detokenize_command(),     score_command(),
+      health_command(),      completion_command(), version_command(),
   };
   return kCommands;
 }

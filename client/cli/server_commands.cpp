@@ -1,4 +1,4 @@
-// `tandem models`, `tandem adapters`, `tandem health` and `tandem version`.
+// `tandem models`, `tandem adapters`, `tandem deployments`, `tandem health` and `tandem version`.
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -27,6 +27,17 @@ constexpr char kAdaptersIntro[] =
     "       tandem adapters unload NAME [flags]\n\n"
     "  tandem adapters load sql sql-v2         (below server.adapter_folder)\n"
     "  tandem adapters unload sql\n";
+constexpr char kDeploymentsIntro[] =
+    "tandem deployments: loads, replaces, unloads and lists deployments while the server runs.\n\n"
+    "Usage: tandem deployments load FILE [flags]\n"
+    "       tandem deployments replace FILE [flags]\n"
+    "       tandem deployments unload NAME [flags]\n"
+    "       tandem deployments list [flags]\n\n"
+    "FILE has `models` and one of `deployments`, as in a deployment file; -: standard input. Paths "
+    "in\n"
+    "it are below server.model_folder of the server.\n\n"
+    "  tandem deployments load code.textproto\n"
+    "  tandem deployments unload code --drain-seconds 60\n";
 constexpr char kHealthIntro[] =
     "tandem health: prints the health status of the server, of a service or of a model.\n\n"
     "Usage: tandem health [flags]\n\n"
@@ -140,6 +151,64 @@ absl::StatusOr<int> run_adapters(CommandLine& line) {
   return kSuccess;
 }
 
+void print_deployment(const v1::ServedDeployment& deployment) {
+  int64_t bytes = 0;
+  for (const v1::LoadedModel& part : deployment.model().components()) bytes += part.weight_bytes();
+  std::printf("%-20s %-8s %lld open, %s of weights\n", deployment.model().name().c_str(),
+              deployment.draining() ? "draining" : "serving",
+              static_cast<long long>(deployment.open_requests()),
+              (count(static_cast<double>(bytes)) + "B").c_str());
+}
+
+absl::StatusOr<int> run_deployments(CommandLine& line) {
+  std::optional<double> drain;
+  line.flags.section("Deployment");
+  line.add_format("list: text or json (default text)");
+  line.flags.number("drain-seconds", "SECONDS",
+                    "unload: time for accepted requests (default no limit)", 0, 86400, &drain);
+  TANDEM_ASSIGN_OR_RETURN(const bool go, line.parse(/*max_arguments=*/2));
+  if (!go) return kSuccess;
+  const Args& words = line.arguments();
+  const std::string verb = words.empty() ? "" : words[0];
+  const bool list = verb == "list";
+  if (!list && verb != "load" && verb != "replace" && verb != "unload") {
+    return out_of_range("argument 1", words.empty() ? "none" : quote_value(verb),
+                        "load, replace, unload, list");
+  }
+  if (words.size() != (list ? 1U : 2U)) {
+    return out_of_range("arguments", words.size(),
+                        list ? "list" : verb + (verb == "unload" ? " NAME" : " FILE"));
+  }
+  std::string text;
+  if (verb == "load" || verb == "replace") {
+    TANDEM_ASSIGN_OR_RETURN(text, read_input(words[1]));
+  }
+  TANDEM_RETURN_IF_ERROR(line.connect());
+  if (verb == "load") {
+    v1::LoadDeploymentRequest request;
+    request.set_configuration(text);
+    TANDEM_RETURN_IF_ERROR(from_server(line.client().load_deployment(request)));
+  } else if (verb == "replace") {
+    v1::ReplaceDeploymentRequest request;
+    request.set_configuration(text);
+    TANDEM_RETURN_IF_ERROR(from_server(line.client().replace_deployment(request)));
+  } else if (verb == "unload") {
+    v1::UnloadDeploymentRequest request;
+    request.set_model(words[1]);
+    if (drain) request.set_drain_seconds(*drain);
+    TANDEM_RETURN_IF_ERROR(from_server(line.client().unload_deployment(request)));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(const v1::ListDeploymentsResponse all,
+                            from_server(line.client().deployments()));
+    if (line.json()) {
+      write_out(dump(to_json(all)) + "\n");
+    } else {
+      for (const v1::ServedDeployment& deployment : all.deployments()) print_deployment(deployment);
+    }
+  }
+  return kSuccess;
+}
+
 absl::StatusOr<int> run_health(CommandLine& line) {
   std::optional<std::string> service;
   line.flags.section("Request");
@@ -168,6 +237,11 @@ Command models_command() {
 
 Command adapters_command() {
   return {"adapters", "load and unload LoRA adapters", kAdaptersIntro, run_adapters};
+}
+
+Command deployments_command() {
+  return {"deployments", "load, replace, unload and list deployments", kDeploymentsIntro,
+          run_deployments};
 }
 
 Command health_command() {

@@ -35,7 +35,14 @@ PrefixIndex::PrefixIndex(PagePool* pool, int page_rows, Hash hash)
       nodes_(static_cast<size_t>(pool->total())),
       buckets_(std::bit_ceil(nodes_.size() + 1)) {}
 
-void PrefixIndex::listen(PrefixListener* listener, std::string model, ModelId instance) {
+PrefixIndex::~PrefixIndex() {
+  if (listener_ == nullptr) return;
+  for (const auto& node : nodes_) {
+    if (node != nullptr && *node->root == PrefixRoot()) listener_->on_removed(model_, id_of(*node));
+  }
+}
+
+void PrefixIndex::listen(PrefixListener* listener, std::string model, uint16_t instance) {
   listener_ = listener;
   model_ = std::move(model);
   instance_ = instance;
@@ -43,7 +50,7 @@ void PrefixIndex::listen(PrefixListener* listener, std::string model, ModelId in
 
 uint64_t PrefixIndex::id_of(const Node& node) const {
   if (node.number == 0) return 0;
-  return (static_cast<uint64_t>(instance_.index()) << 48) | node.number;
+  return (uint64_t{instance_} << 48) | node.number;
 }
 
 const PrefixIndex::Node* PrefixIndex::root_of(const PrefixRoot& root) const {

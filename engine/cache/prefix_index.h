@@ -45,8 +45,9 @@ class PrefixIndex {
 
   // Pages of `pool`, each with `page_rows` rows.
   PrefixIndex(PagePool* pool, int page_rows, Hash hash = &PrefixIndex::hash);
-  // Calls `listener` (not owned) from now on. `instance` is that of the model, and part of the ids.
-  void listen(PrefixListener* listener, std::string model, ModelId instance);
+  ~PrefixIndex();
+  // Calls `listener` (outlives this; may be null) from now on. The ids of pages contain `instance`.
+  void listen(PrefixListener* listener, std::string model, uint16_t instance);
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
@@ -122,7 +123,7 @@ class PrefixIndex {
   const Hash hash_;
   PrefixListener* listener_ = nullptr;  // may be null
   std::string model_;
-  ModelId instance_;
+  uint16_t instance_ = 0;
   std::map<PrefixRoot, Node> roots_;          // all have pages
   std::vector<std::unique_ptr<Node>> nodes_;  // by page; null: not indexed
   std::vector<Node*> buckets_;                // by hash: a power of two, at least one for each page

@@ -112,7 +112,12 @@ absl::StatusOr<std::vector<std::string>> AdapterTableState::in_the_way(const std
 
 AdapterTable::AdapterTable(int64_t memory_bytes, int max_adapters)
     : state_(std::make_shared<AdapterTableState>(memory_bytes, max_adapters)) {}
-AdapterTable::~AdapterTable() { close(); }
+AdapterTable::~AdapterTable() {
+  std::vector<AdapterTableState::Entry> all;  // dropped after the lock
+  MutexLock lock(&state_->mutex);
+  all.swap(state_->entries);
+  lock.unlock();
+}
 
 AdapterRef AdapterTable::find(absl::string_view name) const {
   AdapterTableState& s = *state_;
@@ -228,17 +233,21 @@ void AdapterTable::add(DeploymentAdapter adapter, Room room,
                        std::function<void(const DeploymentAdapter&)> freed) {
   const int64_t counted = std::exchange(room.bytes_, 0);
   room.of_ = nullptr;
-  AdapterRef added(new DeploymentAdapter(std::move(adapter)),
-                   [state = state_, counted, freed = std::move(freed)](DeploymentAdapter* gone) {
-                     bool closed = false;
-                     {
-                       const MutexLock lock(&state->mutex);
-                       closed = state->closed;
-                     }
-                     if (!closed && freed) freed(*gone);
-                     delete gone;
-                     state->give_up(counted, 0);
-                   });
+  AdapterRef added(
+      new DeploymentAdapter(std::move(adapter)),
+      [state = state_, counted, freed = std::move(freed)](DeploymentAdapter* gone) mutable {
+        bool closed = false;
+        {
+          const MutexLock lock(&state->mutex);
+          closed = state->closed;
+        }
+        if (!closed && freed) freed(*gone);
+        delete gone;
+        state->give_up(counted, 0);
+        // The state's weak references keep this function.
+        freed = nullptr;
+        state = nullptr;
+      });
   AdapterRef replaced;  // dropped after the lock
   MutexLock lock(&state_->mutex);
   --state_->coming;

@@ -193,45 +193,6 @@ absl::Status add_adapters(Metrics* metrics, Deployment* d) {
   return annotate(d->adapters->check_limits(), field_of(*d, "adapters"));
 }
 
-absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
-                                           const LimitsConfig& limits, const Models& models,
-                                           Metrics* metrics) {
-  Deployment d;
-  d.name = config.name;
-  d.config = config;
-  d.adapters = std::make_shared<AdapterTable>(config.adapter_memory_bytes, config.max_adapters);
-  d.large = d.models[config.large] = &models.at(config.large);
-  const Declared declared = declared_methods(config);
-  if (!config.small.empty()) {
-    d.small = d.models[config.small] = &models.at(config.small);
-    TANDEM_RETURN_IF_ERROR(check_embeds_only(d));
-    TANDEM_RETURN_IF_ERROR(join_pair(declared, &d));
-  }
-  d.acceptance_stats = std::make_shared<AcceptanceStats>();
-  d.conditioned_stats = std::make_shared<AcceptanceStats>();
-  set_vocabularies(&d);
-  set_answer_formats(&d);
-  TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));
-  TANDEM_RETURN_IF_ERROR(check_embeds_only(d));
-  TANDEM_RETURN_IF_ERROR(check_methods(declared, d));
-  TANDEM_RETURN_IF_ERROR(add_adapters(metrics, &d));
-  d.notices = notices_of(d);
-  set_lengths(limits, &d);
-  compile_methods(declared, &d);
-  if (d.conditioned_only() && !config.default_method.empty() && !d.offers(config.default_method)) {
-    return out_of_range(
-        field_of(d, "default_method"), config.default_method,
-        absl::StrCat(d.offered(), ", as its models do not share tokens and architecture"));
-  }
-  for (const MethodInfo& m : d.methods) {
-    Series& series = metrics->series.emplace_back();
-    series.model = config.name;
-    series.method = m.method;
-    d.series[m.method] = &series;
-  }
-  return d;
-}
-
 ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
   ModelInDeployment m;
   m.role = role;
@@ -316,6 +277,42 @@ DeploymentInfo Deployment::info() const {
   info.has_chat_template = large->chat && large->chat->present();
   info.sampling = resolve_sampling({}, large->defaults);
   return info;
+}
+
+absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
+                                           const LimitsConfig& limits, const Models& models,
+                                           Metrics* metrics) {
+  Deployment d;
+  d.name = config.name;
+  d.config = config;
+  d.adapters = std::make_shared<AdapterTable>(config.adapter_memory_bytes, config.max_adapters);
+  d.large = d.models[config.large] = &models.at(config.large);
+  const Declared declared = declared_methods(config);
+  if (!config.small.empty()) {
+    d.small = d.models[config.small] = &models.at(config.small);
+    TANDEM_RETURN_IF_ERROR(check_embeds_only(d));
+    TANDEM_RETURN_IF_ERROR(join_pair(declared, &d));
+  }
+  d.acceptance_stats = std::make_shared<AcceptanceStats>();
+  d.conditioned_stats = std::make_shared<AcceptanceStats>();
+  set_vocabularies(&d);
+  set_answer_formats(&d);
+  TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));
+  TANDEM_RETURN_IF_ERROR(check_embeds_only(d));
+  TANDEM_RETURN_IF_ERROR(check_methods(declared, d));
+  TANDEM_RETURN_IF_ERROR(add_adapters(metrics, &d));
+  d.notices = notices_of(d);
+  set_lengths(limits, &d);
+  compile_methods(declared, &d);
+  if (d.conditioned_only() && !config.default_method.empty() && !d.offers(config.default_method)) {
+    return out_of_range(
+        field_of(d, "default_method"), config.default_method,
+        absl::StrCat(d.offered(), ", as its models do not share tokens and architecture"));
+  }
+  for (const MethodInfo& m : d.methods) {
+    d.series[m.method] = metrics->series.open(config.name, m.method);
+  }
+  return d;
 }
 
 absl::StatusOr<std::vector<Deployment>> make_deployments(const EngineConfig& config,

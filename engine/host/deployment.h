@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "engine/host/methods/compile.h"
 #include "engine/host/models/loaded_model.h"
 #include "engine/host/requests/answer_format.h"
+#include "engine/host/requests/open_requests.h"
 #include "engine/host/requests/request.h"
 #include "engine/sched/metrics.h"
 
@@ -31,16 +33,23 @@ struct ConditionedMethod {
   const AdapterShape* adapter = nullptr;
 };
 
+// Immutable once requests can name it. Each request keeps its deployment until nothing of it is
+// left.
 struct Deployment {
   std::string name;
   DeploymentConfig config;
   const LoadedModel* large = nullptr;
-  const LoadedModel* small = nullptr;                // may be null
-  std::map<std::string, const LoadedModel*> models;  // large, small and workers, by name
-  std::vector<MethodInfo> methods;                   // offered, the default first
-  std::map<std::string, CompiledMethod> compiled;    // those, and beam search, by name
-  std::map<std::string, Series*> series;             // by method
-  std::vector<std::string> notices;                  // for the operator, a line each
+  const LoadedModel* small = nullptr;                     // may be null
+  std::map<std::string, const LoadedModel*> models;       // large, small and workers, by name
+  std::vector<MethodInfo> methods;                        // offered, the default first
+  std::map<std::string, CompiledMethod> compiled;         // those, and beam search, by name
+  std::map<std::string, std::shared_ptr<Series>> series;  // by method
+  // By name: a model is loaded while a lease of it exists. Without them, others keep the models.
+  std::map<std::string, std::shared_ptr<const LoadedModel>> leases;
+  std::shared_ptr<OpenRequests> open = std::make_shared<OpenRequests>();
+  // Set when the deployment is gone, and models that only it had are freed.
+  std::shared_ptr<std::promise<void>> gone = std::make_shared<std::promise<void>>();
+  std::vector<std::string> notices;    // for the operator, a line each
   std::function<bool(DeviceId)> lost;  // has the device failed for good? Thread-safe; null: never
   // Token ids of inputs and outputs: [0, vocab_size). Ids above are padding. The vocabulary that a
   // pair shares, else the large model's.
@@ -101,6 +110,16 @@ struct Deployment {
   std::string offered() const;  // "autoregressive, ngram"
   DeploymentInfo info() const;
 };
+
+using DeploymentRef = std::shared_ptr<const Deployment>;
+using DeploymentTable = std::vector<DeploymentRef>;
+
+// A deployment of loaded models. Errors and series as those of make_deployments(), which makes
+// every deployment of the configuration. REQUIRES: `models` has config.large and config.small
+absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
+                                           const LimitsConfig& limits,
+                                           const std::map<std::string, LoadedModel>& models,
+                                           Metrics* metrics);
 
 // Every deployment of the configuration. INVALID_ARGUMENT, with field, value and what is allowed,
 // if its models or its methods' settings do not fit together. `metrics` gets a series for each

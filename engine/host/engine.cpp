@@ -27,39 +27,32 @@ Engine::Impl::Impl(EngineConfig c, std::shared_ptr<MemoryAccount> account)
 absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& progress) {
   TANDEM_ASSIGN_OR_RETURN(devices,
                           Devices::load(config, hidden_states_of(config), &clock, progress));
-  const std::vector<LoadedModel*>& by_id = devices->models().all();
+  const MutexLock lock(&changes);
+  const std::vector<LoadedModel*> by_id = devices->models().all();
   std::vector<LoopModel> loop_models(by_id.size());
-  for (const LoadedModel* m : by_id) {
-    ModelSeries& series = metrics.models.emplace_back();
-    series.model = m->config.name;
-    series.device = m->config.device;
-    series.page_rows = m->config.page_rows;
-    series.weight_bytes.set(static_cast<double>(m->shape.weight_bytes));
-    series.kv_bytes.set(static_cast<double>(m->shape.page_bytes * m->pool.pages));
-    LoopModel& model = loop_models[m->id.index()];
-    model.id = m->id;
-    model.device = m->device;
-    model.series = &series;
-    model.prefix_cache = m->config.prefix_cache;
-    model.prefix_listener = prefix_listener;
-    model.name = m->config.name;
-  }
+  for (const LoadedModel* m : by_id) loop_models[m->id.index()] = register_model(*m);
   for (const LoadedModel* m : by_id) {
     for (const LoadedModel* r : m->replicas) loop_models[r->id.index()].replica_of = m->id;
   }
-  TANDEM_ASSIGN_OR_RETURN(deployments,
+  for (const ModelConfig& m : config.models) spare.push_back(lease(m.name));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<Deployment> made,
                           make_deployments(config, devices->models().by_name(), &metrics));
-  for (const Deployment& d : deployments) {
+  DeploymentTable all;
+  for (Deployment& d : made) {
     for (const std::string& notice : d.notices) {
       if (progress) progress(notice);
     }
+    all.push_back(publishable(std::move(d)));
   }
+  std::erase_if(spare, [](const auto& model) { return model.use_count() > 1; });
   LoopOptions options;
   options.limits = config.limits;
   options.log_frees = true;  // fake devices check them
   loop = std::make_unique<Loop>(options, &clock, devices->backends(), loop_models, &metrics);
-  for (Deployment& d : deployments) d.grammars = &grammars;
-  for (Deployment& d : deployments) d.lost = [this](DeviceId device) { return lost(device); };
+  {
+    const MutexLock table_lock(&table_mutex);
+    table = std::make_shared<const DeploymentTable>(std::move(all));
+  }
   if (!config.statistics_file.empty()) read_statistics();
   if (!config.prefix_store.empty()) {
     prefixes = std::make_unique<PrefixStore>(config, by_id);
@@ -120,7 +113,7 @@ absl::Status Engine::Impl::warm_up(const LoadedModel& model) {
 void Engine::Impl::read_statistics() {
   const auto saved = tandem::read_statistics(config.statistics_file);
   if (saved.ok()) {
-    restore_statistics(*saved, config, devices->models().all(), deployments, loop.get());
+    restore_statistics(*saved, config, devices->models().all(), *deployments(), loop.get());
   } else if (!absl::IsNotFound(saved.status())) {
     statistics_read = saved.status();
   }
@@ -128,7 +121,16 @@ void Engine::Impl::read_statistics() {
 
 Engine::Impl::~Impl() {
   stop();
-  for (const Deployment& d : deployments) d.adapters->close();  // while the loop and devices exist
+  // While the loop and the devices exist.
+  std::shared_ptr<const DeploymentTable> all;
+  {
+    const MutexLock lock(&table_mutex);
+    all = std::exchange(table, nullptr);
+  }
+  for (const DeploymentRef& d : *all) d->adapters->close();
+  const MutexLock lock(&changes);
+  closing = true;
+  spare.clear();
 }
 
 void Engine::Impl::stop() {
@@ -137,6 +139,10 @@ void Engine::Impl::stop() {
   {
     MutexLock lock(&mutex);
     live_changed.wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return live == 0; });
+  }
+  {
+    const MutexLock lock(&changes);  // after loading and freeing that is under way
+    closing = true;
   }
   while (loop->live() > 0) std::this_thread::yield();  // until their pages are released
   loop->quit();
@@ -191,13 +197,15 @@ std::function<std::string(Token)> Engine::token_bytes(const GenerateRequest& req
   if (!target.ok()) return [](Token) { return std::string(); };
   const Deployment& d = *target->deployment;
   const bool small = d.answers_in_small_tokens(request, target->adapter != nullptr);
-  const LoadedModel* const writer = small ? d.small : d.large;
-  return [writer](Token id) { return writer->tokenizer->token_bytes(id); };
+  return [tokenizer = (small ? d.small : d.large)->tokenizer](Token id) {
+    return tokenizer->token_bytes(id);
+  };
 }
 
 std::vector<DeploymentInfo> Engine::deployments() const {
   std::vector<DeploymentInfo> infos;
-  for (const Deployment& d : impl_->deployments) infos.push_back(d.info());
+  const auto all = impl_->deployments();
+  for (const DeploymentRef& d : *all) infos.push_back(d->info());
   return infos;
 }
 
@@ -243,7 +251,7 @@ absl::Status Engine::save_statistics() {
   if (config.statistics_file.empty()) return absl::OkStatus();
   return write_statistics(config.statistics_file,
                           collect_statistics(config, impl_->devices->models().all(),
-                                             impl_->deployments, impl_->loop.get()));
+                                             *impl_->deployments(), impl_->loop.get()));
 }
 
 const absl::Status& Engine::prefixes_read() const { return impl_->prefixes_read; }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,13 @@ struct OpenCall;
 struct Vitals {
   Duration step{0};                                       // since the loop began its step
   std::vector<std::pair<std::string, Duration>> batches;  // since a device began its oldest batch
+};
+
+// A deployment, and what it has.
+struct DeploymentState {
+  DeploymentInfo info;
+  bool draining = false;  // it takes no new requests
+  int64_t open_requests = 0;
 };
 
 class Engine {
@@ -112,6 +120,34 @@ class Engine {
   // request has it. `model` may be empty if no other deployment has such an adapter. NOT_FOUND
   // lists the known names; FAILED_PRECONDITION: it is of the configuration.
   absl::Status unload_adapter(absl::string_view model, const std::string& name);
+
+  // Loads a deployment while requests run, with models that no loaded deployment has, and blocks
+  // until requests can name it. `models`: their definitions; one that is loaded with the same
+  // definition is shared. The configuration is valid (config/config.h). With `replace`, new
+  // requests of the name go to it, and those that were accepted before end with the old one. An
+  // error leaves everything as it was. ALREADY_EXISTS: the name of the deployment, or of a model
+  // with another definition, is taken. NOT_FOUND: `replace` without such a deployment, or no such
+  // file. INVALID_ARGUMENT: a wrong name, file or method. FAILED_PRECONDITION: a loaded model lacks
+  // what a method needs. RESOURCE_EXHAUSTED, with the figures: too little memory next to the other
+  // models.
+  struct DeploymentLoad {
+    std::vector<ModelConfig> models = {};
+    DeploymentConfig deployment = {};
+    bool replace = false;
+    std::function<void(absl::string_view)> progress = {};  // takes one line
+  };
+  absl::Status load_deployment(const DeploymentLoad& load);
+  // Ends new requests for a deployment at once, and blocks until it is gone and the models that
+  // only it had are freed. Accepted requests end with it; those that are left after `limit` end
+  // with UNAVAILABLE. `removed` is called once requests cannot name it. NOT_FOUND lists the known
+  // names.
+  absl::Status unload_deployment(const std::string& name, std::optional<Duration> limit,
+                                 const std::function<void()>& removed = {});
+  // The configurations of the loaded models, by name, and of the devices.
+  std::vector<ModelConfig> loaded_models() const;
+  const std::vector<DeviceConfig>& device_configs() const;
+  // Those that take requests, then those that were unloaded or replaced and still have some.
+  std::vector<DeploymentState> deployment_states() const;
 
   // `lost` is called with the name of each device that fails for good, once, on an engine thread,
   // when the first of its requests has ended. It must not call this function. An empty function

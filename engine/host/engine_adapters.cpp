@@ -17,10 +17,10 @@ namespace tandem {
 namespace {
 
 ModelSeries* series_of(Metrics& metrics, const LoadedModel& model) {
-  const auto it = std::ranges::find_if(metrics.models, [&](const ModelSeries& s) {
-    return s.model == model.config.name && s.device == model.config.device;
-  });
-  return it == metrics.models.end() ? nullptr : &*it;
+  for (ModelSeries& s : metrics.models) {
+    if (s.model == model.config.name && s.device == model.config.device) return &s;
+  }
+  return nullptr;
 }
 
 absl::Status takes_adapters(const Deployment& d) {
@@ -33,11 +33,12 @@ absl::Status takes_adapters(const Deployment& d) {
 
 }  // namespace
 
-absl::StatusOr<const Deployment*> Engine::Impl::only_deployment(absl::string_view model) const {
+absl::StatusOr<DeploymentRef> Engine::Impl::only_deployment(absl::string_view model) const {
   std::vector<std::string> names;
-  for (const Deployment& d : deployments) {
-    if (d.name == model || (model.empty() && deployments.size() == 1)) return &d;
-    names.push_back(quote_value(d.name));
+  const auto all = deployments();
+  for (const DeploymentRef& d : *all) {
+    if (d->name == model || (model.empty() && all->size() == 1)) return d;
+    names.push_back(quote_value(d->name));
   }
   const std::string known = absl::StrJoin(names, ", ");
   if (model.empty()) return out_of_range("model", "unset", known);
@@ -46,9 +47,9 @@ absl::StatusOr<const Deployment*> Engine::Impl::only_deployment(absl::string_vie
       "MODEL_NOT_FOUND");
 }
 
-void Engine::Impl::free_adapter(const Deployment& deployment, const DeploymentAdapter& adapter) {
+void Engine::Impl::free_adapter(const LoadedModel& large, const DeploymentAdapter& adapter) {
   std::vector<ModelId> models;
-  for (const LoadedModel* m : deployment.large->instances()) {
+  for (const LoadedModel* m : large.instances()) {
     models.push_back(m->id);
     devices->unload_lora(*m, adapter.id);
     if (ModelSeries* s = series_of(metrics, *m)) {
@@ -63,11 +64,11 @@ absl::Status Engine::load_adapter(const AdapterLoad& load) {
   if (e.draining.load()) {
     return with_reason(absl::UnavailableError("the server is draining"), "DRAINING");
   }
-  TANDEM_ASSIGN_OR_RETURN(const Deployment* const found, e.only_deployment(load.model));
+  TANDEM_ASSIGN_OR_RETURN(const DeploymentRef found, e.only_deployment(load.model));
   const Deployment& d = *found;
   TANDEM_RETURN_IF_ERROR(takes_adapters(d));
   if (!valid_name(load.name)) return out_of_range("adapter", quote_value(load.name), kNameRule);
-  if (std::ranges::find(e.deployments, load.name, &Deployment::name) != e.deployments.end()) {
+  if (e.only_deployment(load.name).ok()) {
     return out_of_range("adapter", quote_value(load.name), "a name that no deployment has");
   }
   const MutexLock lock(&e.adapter_loads);
@@ -108,25 +109,26 @@ absl::Status Engine::load_adapter(const AdapterLoad& load) {
                    .acceptance_stats = std::make_shared<AcceptanceStats>(),
                    .conditioned_stats = std::make_shared<AcceptanceStats>(),
                    .series = e.metrics.adapters.open(d.name, load.name)},
-                  std::move(room), [impl = &e, deployment = &d](const DeploymentAdapter& adapter) {
-                    impl->free_adapter(*deployment, adapter);
-                  });
+                  std::move(room),
+                  [impl = &e, large = d.leases.at(d.config.large)](
+                      const DeploymentAdapter& adapter) { impl->free_adapter(*large, adapter); });
   return absl::OkStatus();
 }
 
 absl::Status Engine::unload_adapter(absl::string_view model, const std::string& name) {
   if (!model.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const Deployment* const d, impl_->only_deployment(model));
+    TANDEM_ASSIGN_OR_RETURN(const DeploymentRef d, impl_->only_deployment(model));
     return d->adapters->remove(name);
   }
-  std::vector<const Deployment*> owners;
+  std::vector<DeploymentRef> owners;
   std::vector<std::string> known, of;
-  for (const Deployment& d : impl_->deployments) {
-    for (const std::string& adapter : d.adapters->names()) {
+  const auto all = impl_->deployments();
+  for (const DeploymentRef& d : *all) {
+    for (const std::string& adapter : d->adapters->names()) {
       known.push_back(quote_value(adapter));
       if (adapter != name) continue;
-      owners.push_back(&d);
-      of.push_back(quote_value(d.name));
+      owners.push_back(d);
+      of.push_back(quote_value(d->name));
     }
   }
   if (owners.size() == 1) return owners.front()->adapters->remove(name);

@@ -1,5 +1,6 @@
 // Members of Engine. engine.cpp starts and stops it; engine_requests.cpp takes requests from
-// submit() to the loop; engine_adapters.cpp loads and unloads LoRA adapters.
+// submit() to the loop; engine_adapters.cpp loads and unloads LoRA adapters;
+// engine_deployments.cpp deployments and models.
 #pragma once
 
 #include <atomic>
@@ -35,7 +36,7 @@ template <class Request>
 struct StartedRequest {
   RequestId id;
   Request request;
-  const Deployment* deployment;
+  DeploymentRef deployment;
   TimePoint submitted;
   std::shared_ptr<Claims> claims;
 };
@@ -51,7 +52,12 @@ struct Engine::Impl {
   absl::Status start(const std::function<void(absl::string_view)>& progress);
   absl::Status warm_up(const LoadedModel& model);
   absl::StatusOr<Target> find(absl::string_view model, absl::string_view adapter = "") const {
-    return find_target(deployments, model, adapter);
+    return find_target(*deployments(), model, adapter);
+  }
+  // Those that take requests.
+  std::shared_ptr<const DeploymentTable> deployments() const {
+    const MutexLock lock(&table_mutex);
+    return table;
   }
 
   // Checks a request and queues it for tokenizing. Calls one of the functions, once: `start`, on a
@@ -63,13 +69,30 @@ struct Engine::Impl {
                    const std::function<void(const absl::Status&)>& fail);
   // Sets the request's adapter, which its model may name.
   template <class Request>
-  absl::StatusOr<const Deployment*> check(Request* request);
+  absl::StatusOr<DeploymentRef> check(Request* request);
   // A model that takes requests now.
   absl::StatusOr<Target> check_model(absl::string_view model, absl::string_view adapter = "");
   // The deployment of this name; of an empty one: the only one.
-  absl::StatusOr<const Deployment*> only_deployment(absl::string_view model) const;
-  // Frees what an adapter of the deployment had, which no request has any more.
-  void free_adapter(const Deployment& deployment, const DeploymentAdapter& adapter);
+  absl::StatusOr<DeploymentRef> only_deployment(absl::string_view model) const;
+  // Frees what an adapter of a large model had, which no request has any more.
+  void free_adapter(const LoadedModel& large, const DeploymentAdapter& adapter);
+
+  // The loop's description of a loaded model, which has a series from now on.
+  LoopModel register_model(const LoadedModel& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
+  std::shared_ptr<const LoadedModel> lease(const std::string& model)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
+  // Completes a deployment, whose models it keeps. When its last reference is dropped, it and the
+  // models that only it had are freed on the thread of `cleanup`.
+  DeploymentRef publishable(Deployment made) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
+  // Frees all models without lease.
+  void free_unused_models() ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
+  absl::Status check_load(const DeploymentLoad& load) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
+  absl::StatusOr<DeploymentRef> build(const DeploymentLoad& load)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
+  // Removes the deployment from the table, and adds `next` unless it is null. Returns the old one;
+  // null: there is none.
+  DeploymentRef exchange(const std::string& name, DeploymentRef next);
+  void end_request(RequestId id, const absl::Status& status);
   absl::StatusOr<Quotas::OpenRequest> open_request(const std::string& client);
   template <class Request>
   absl::StatusOr<std::shared_ptr<Claims>> claim(const Request& request, int64_t bytes);
@@ -104,13 +127,28 @@ struct Engine::Impl {
   Metrics metrics;
   Grammars grammars;  // outlives the devices, which ask its constraints
   std::unique_ptr<Devices> devices;
-  std::vector<Deployment> deployments;
   std::unique_ptr<Loop> loop;
   std::thread loop_thread;
   absl::Status statistics_read;
   PrefixListener* prefix_listener = nullptr;  // may be null
   std::unique_ptr<PrefixStore> prefixes;      // null: there is none
   absl::Status prefixes_read;
+
+  // Held while models are loaded or freed. Taken before the mutexes below.
+  mutable Mutex changes;
+  bool closing ABSL_GUARDED_BY(changes) = false;  // the loop ends: nothing is freed any more
+  // By name. A model is in use while its lease has not expired.
+  std::map<std::string, std::weak_ptr<const LoadedModel>> leases ABSL_GUARDED_BY(changes);
+  std::map<ModelId, std::shared_ptr<ModelSeries>> model_series ABSL_GUARDED_BY(changes);
+  uint16_t prefix_instances ABSL_GUARDED_BY(changes) = 0;  // LoopModel::instance of the next model
+  // Models of the configuration that no deployment has: they stay.
+  std::vector<std::shared_ptr<const LoadedModel>> spare ABSL_GUARDED_BY(changes);
+
+  mutable Mutex table_mutex;
+  std::shared_ptr<const DeploymentTable> table ABSL_GUARDED_BY(table_mutex) =
+      std::make_shared<const DeploymentTable>();
+  // That have left the table. Expired: gone.
+  std::vector<std::weak_ptr<const Deployment>> drained ABSL_GUARDED_BY(table_mutex);
 
   Mutex adapter_loads;  // held while an adapter is loaded
   // By large model: the id of the next adapter. Ids are not used again, as prefixes have them.
@@ -131,6 +169,7 @@ struct Engine::Impl {
   WaitingBudget budget;
   Quotas quotas;
   // Destroyed first, in reverse order: their threads use the members above.
+  Worker cleanup{1, {}, "freeing models"};
   Worker text;
   Ingress ingress;
 };

@@ -44,6 +44,14 @@ absl::Status no_embedding(const EmbedRequest& request) {
       "METHOD_NOT_OFFERED");
 }
 
+// A lease of a sequence: its deployment, which outlives its adapter.
+std::shared_ptr<const void> keep(const DeploymentRef& deployment,
+                                 std::shared_ptr<const void> adapter) {
+  if (adapter == nullptr) return deployment;
+  return std::make_shared<const std::pair<DeploymentRef, std::shared_ptr<const void>>>(
+      deployment, std::move(adapter));
+}
+
 int64_t memory_of(const SequenceSpec& spec, int64_t choices) {
   const size_t tokens = spec.prompt.size() + spec.encoder_tokens.size() +
                         spec.conditioning_tokens.size() + spec.alignment.size();
@@ -86,7 +94,7 @@ absl::StatusOr<Target> Engine::Impl::check_model(absl::string_view model,
 }
 
 template <class Request>
-absl::StatusOr<const Deployment*> Engine::Impl::check(Request* request) {
+absl::StatusOr<DeploymentRef> Engine::Impl::check(Request* request) {
   std::string adapter;
   if constexpr (requires { request->adapter; }) adapter = request->adapter;
   TANDEM_ASSIGN_OR_RETURN(const Target target, check_model(request->model, adapter));
@@ -158,7 +166,7 @@ RequestId Engine::Impl::accept(Request request,
                                const std::function<void(const absl::Status&)>& fail) {
   const RequestId id = next_id.fetch_add(1);
   const auto try_enter = [&]() -> absl::Status {
-    TANDEM_ASSIGN_OR_RETURN(const Deployment* const deployment, check(&request));
+    TANDEM_ASSIGN_OR_RETURN(const DeploymentRef deployment, check(&request));
     Ingress::Arrival arrival;
     arrival.id = id;
     arrival.client = request.client;
@@ -166,6 +174,9 @@ RequestId Engine::Impl::accept(Request request,
     arrival.submitted = clock.now();
     arrival.deadline = request.deadline;
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Claims> claims, claim(request, arrival.bytes));
+    deployment->open->add(id);
+    claims->deployment = std::shared_ptr<const void>(
+        deployment.get(), [deployment, id](const void*) { deployment->open->remove(id); });
     arrival.start = [this, start, fail,
                      own = StartedRequest<Request>{id, std::move(request), deployment,
                                                    arrival.submitted,
@@ -264,8 +275,11 @@ RequestId Engine::detokenize(DetokenizeRequest request,
 }
 
 void Engine::cancel(RequestId id) {
-  if (impl_->ingress.cancel(id)) return;
-  impl_->loop->stop(id, absl::CancelledError("cancelled by the client"));
+  impl_->end_request(id, absl::CancelledError("cancelled by the client"));
+}
+
+void Engine::Impl::end_request(RequestId id, const absl::Status& status) {
+  if (!ingress.cancel(id, status)) loop->stop(id, status);
 }
 
 // --- Tokenizing threads
@@ -289,6 +303,7 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
   if (!resolved.ok()) return fail(refused(RejectReason::kInvalid, resolved.status()));
 
   SequenceSpec spec = std::move(resolved->spec);
+  spec.lease = keep(started.deployment, std::move(spec.lease));
   StreamPlan plan;
   plan.started.request_id =
       request.request_id.empty() ? absl::StrCat("r", started.id) : request.request_id;
@@ -357,6 +372,7 @@ void Engine::Impl::prepare(const StartedRequest<ScoreRequest>& started,
     spec.adapter_series = resolved->adapter->series.get();
     spec.lease = std::exchange(resolved->adapter, nullptr);
   }
+  spec.lease = keep(started.deployment, std::move(spec.lease));
   spec.cast = make_cast({role});
   spec.priority = request.priority;
   spec.client = request.client;
@@ -401,6 +417,7 @@ void Engine::Impl::prepare(const StartedRequest<EmbedRequest>& started,
   SequenceSpec spec;
   spec.id = started.id;
   spec.prompt = resolved->tokens;
+  spec.lease = started.deployment;
   spec.cast = make_cast({{Role::kLarge, deployment.large->id}});
   spec.prefix_cache = false;  // its rows are not kept, and the pooled ones cannot be adopted
   spec.priority = request.priority;

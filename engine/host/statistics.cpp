@@ -80,13 +80,14 @@ std::string text_of(const Deployment& d, const EngineConfig& config) {
 // Calls each(key, statistics) for all that is kept.
 template <class F>
 void for_each_statistic(const EngineConfig& config, const std::vector<LoadedModel*>& models,
-                        const std::vector<Deployment>& deployments, Loop* loop, const F& each) {
+                        const DeploymentTable& deployments, Loop* loop, const F& each) {
   for (const LoadedModel* m : models) {
     each(absl::StrCat("batches ", m->config.name, " ", m->config.device, " ",
                       hash_of(text_of(*m, config))),
          &loop->batch_time(m->id));
   }
-  for (const Deployment& d : deployments) {
+  for (const DeploymentRef& ref : deployments) {
+    const Deployment& d = *ref;
     const std::string end = absl::StrCat(" ", d.name, " ", hash_of(text_of(d, config)));
     each("drafts" + end, &d.acceptance_stats->drafts);
     each("trees" + end, &d.acceptance_stats->trees);
@@ -198,7 +199,7 @@ absl::Status write_statistics(const std::string& path, const SavedStatistics& st
 
 SavedStatistics collect_statistics(const EngineConfig& config,
                                    const std::vector<LoadedModel*>& models,
-                                   const std::vector<Deployment>& deployments, Loop* loop) {
+                                   const DeploymentTable& deployments, Loop* loop) {
   SavedStatistics saved;
   for_each_statistic(config, models, deployments, loop,
                      [&](const std::string& key, auto* of) { saved[key] = numbers_of(*of); });
@@ -207,7 +208,7 @@ SavedStatistics collect_statistics(const EngineConfig& config,
 
 size_t restore_statistics(const SavedStatistics& saved, const EngineConfig& config,
                           const std::vector<LoadedModel*>& models,
-                          const std::vector<Deployment>& deployments, Loop* loop) {
+                          const DeploymentTable& deployments, Loop* loop) {
   size_t restored = 0;
   for_each_statistic(config, models, deployments, loop, [&](const std::string& key, auto* of) {
     const auto found = saved.find(key);

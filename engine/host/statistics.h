@@ -35,10 +35,10 @@ absl::Status write_statistics(const std::string& path, const SavedStatistics& st
 // Of these models and deployments. REQUIRES: the loop does not run.
 SavedStatistics collect_statistics(const EngineConfig& config,
                                    const std::vector<LoadedModel*>& models,
-                                   const std::vector<Deployment>& deployments, Loop* loop);
+                                   const DeploymentTable& deployments, Loop* loop);
 // Returns how many entries of `saved` were theirs.
 size_t restore_statistics(const SavedStatistics& saved, const EngineConfig& config,
                           const std::vector<LoadedModel*>& models,
-                          const std::vector<Deployment>& deployments, Loop* loop);
+                          const DeploymentTable& deployments, Loop* loop);
 
 }  // namespace tandem

@@ -35,32 +35,31 @@ absl::Status unknown(absl::string_view field, absl::string_view value,
       reason);
 }
 
-absl::Status unknown_model(const std::vector<Deployment>& deployments, absl::string_view model) {
+absl::Status unknown_model(const DeploymentTable& deployments, absl::string_view model) {
   std::vector<std::string> names;
-  for (const Deployment& d : deployments) names.push_back(d.name);
-  for (const Deployment& d : deployments) {
-    for (const std::string& a : d.adapters->names()) names.push_back(full_name(d, a));
+  for (const DeploymentRef& d : deployments) names.push_back(d->name);
+  for (const DeploymentRef& d : deployments) {
+    for (const std::string& a : d->adapters->names()) names.push_back(full_name(*d, a));
   }
   return unknown("model", model, names, "MODEL_NOT_FOUND");
 }
 
 // The deployments that have an adapter of this name.
-std::vector<Target> owners_of(const std::vector<Deployment>& deployments, absl::string_view name) {
+std::vector<Target> owners_of(const DeploymentTable& deployments, absl::string_view name) {
   std::vector<Target> owners;
-  for (const Deployment& d : deployments) {
-    if (AdapterRef a = d.adapters->find(name)) owners.push_back({&d, std::move(a)});
+  for (const DeploymentRef& d : deployments) {
+    if (AdapterRef a = d->adapters->find(name)) owners.push_back({d, std::move(a)});
   }
   return owners;
 }
 
-absl::StatusOr<Target> find_model(const std::vector<Deployment>& deployments,
-                                  absl::string_view model) {
+absl::StatusOr<Target> find_model(const DeploymentTable& deployments, absl::string_view model) {
   const size_t separator = model.find(kSeparator);
-  for (const Deployment& d : deployments) {
-    if (d.name == model) return Target{&d, nullptr};
-    if (separator == absl::string_view::npos || d.name != model.substr(0, separator)) continue;
+  for (const DeploymentRef& d : deployments) {
+    if (d->name == model) return Target{d, nullptr};
+    if (separator == absl::string_view::npos || d->name != model.substr(0, separator)) continue;
     const absl::string_view name = model.substr(separator + 1);
-    if (AdapterRef a = d.adapters->find(name)) return Target{&d, std::move(a)};
+    if (AdapterRef a = d->adapters->find(name)) return Target{d, std::move(a)};
     return unknown_model(deployments, model);
   }
   const std::vector<Target> owners = owners_of(deployments, model);
@@ -82,8 +81,8 @@ absl::StatusOr<AdapterRef> known_adapter(const Deployment& deployment, absl::str
   return unknown("adapter", name, deployment.adapters->names(), "ADAPTER_NOT_FOUND");
 }
 
-absl::StatusOr<Target> find_target(const std::vector<Deployment>& deployments,
-                                   absl::string_view model, absl::string_view adapter) {
+absl::StatusOr<Target> find_target(const DeploymentTable& deployments, absl::string_view model,
+                                   absl::string_view adapter) {
   TANDEM_ASSIGN_OR_RETURN(Target target, find_model(deployments, model));
   if (target.adapter == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(target.adapter, known_adapter(*target.deployment, adapter));

@@ -4,8 +4,6 @@
 // Names have no colons. Thread-safe.
 #pragma once
 
-#include <vector>
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -14,14 +12,14 @@
 namespace tandem {
 
 struct Target {
-  const Deployment* deployment = nullptr;
+  DeploymentRef deployment = nullptr;
   AdapterRef adapter = nullptr;  // null: none
 };
 
 // `adapter`: the request's field; empty: unset. NOT_FOUND, reason MODEL_NOT_FOUND or
 // ADAPTER_NOT_FOUND, lists the known names. INVALID_ARGUMENT: `model` names another adapter.
-absl::StatusOr<Target> find_target(const std::vector<Deployment>& deployments,
-                                   absl::string_view model, absl::string_view adapter = "");
+absl::StatusOr<Target> find_target(const DeploymentTable& deployments, absl::string_view model,
+                                   absl::string_view adapter = "");
 
 // The adapter of this name; null if the name is empty. NOT_FOUND as above.
 absl::StatusOr<AdapterRef> known_adapter(const Deployment& deployment, absl::string_view name);

@@ -28,6 +28,8 @@ class Admission {
   Admission(const LimitsConfig& limits, const Dispatcher* dispatcher, const RequestBook* requests,
             PageQueue* page_queue, Metrics* metrics);
 
+  // The dispatcher has more models.
+  void models_added() { users_.resize(dispatcher_->models(), 0); }
   // Checks that a request of `choices` choices may wait; `first` is the first choice. Errors:
   // INVALID_ARGUMENT, UNAVAILABLE (a lost device), or RESOURCE_EXHAUSTED with a retry hint.
   absl::Status check(const SequenceSpec& first, int choices, TimePoint now,

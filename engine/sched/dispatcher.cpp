@@ -33,22 +33,63 @@ Dispatcher::Dispatcher(const std::vector<Backend*>& devices, const std::vector<L
   for (size_t d = 0; d < devices.size(); ++d) {
     schedulers_.emplace_back(DeviceId(static_cast<int64_t>(d)), devices[d], limits, log_frees);
   }
+  add_models(models);
+}
+
+void Dispatcher::add_models(const std::vector<LoopModel>& models) {
   for (const LoopModel& m : models) {
-    TANDEM_CHECK(m.id.index() == models_.size());
+    TANDEM_CHECK(!has_model(m.id));
+    if (m.id.index() >= models_.size()) models_.resize(m.id.index() + 1);
     DeviceScheduler& scheduler = schedulers_[m.device.index()];
     Backend* const backend = scheduler.backend();
-    models_.push_back({std::make_unique<ModelPools>(m.id, backend->shape(m.id), backend->pool(m.id),
-                                                    scheduler.moves(), m.prefix_cache),
-                       m.device, m.series, &backend->shape(m.id),
-                       m.replica_of.valid() ? m.replica_of : m.id});
-    models_.back().replicas = {m.id};
-    models_.back().pools->prefixes.listen(m.prefix_listener, m.name, m.id);
+    models_[m.id.index()] = {
+        std::make_unique<ModelPools>(m.id, backend->shape(m.id), backend->pool(m.id),
+                                     scheduler.moves(), m.prefix_cache),
+        m.device, m.series, &backend->shape(m.id), m.replica_of.valid() ? m.replica_of : m.id};
+    models_[m.id.index()].replicas = {m.id};
+    models_[m.id.index()].pools->prefixes.listen(m.prefix_listener, m.name, m.instance);
   }
   for (const LoopModel& m : models) {
     if (!m.replica_of.valid()) continue;
     models_[m.replica_of.index()].replicas.push_back(m.id);
     has_replicas_ = true;
   }
+}
+
+void Dispatcher::remove_models(std::vector<ModelId> models, std::function<void()> done) {
+  removals_.push_back({std::move(models), std::move(done)});
+}
+
+bool Dispatcher::advance_removals() {
+  return std::erase_if(removals_, [this](PendingRemoval& removal) {
+           if (!advance(removal)) return false;
+           for (const ModelId m : removal.models) models_[m.index()] = {};
+           removal.done();
+           return true;
+         }) > 0;
+}
+
+// True: no move of the models is left, also none that a lost device has not begun.
+bool Dispatcher::advance(PendingRemoval& removal) {
+  if (removal.ends.empty()) {
+    for (const ModelId id : removal.models) {
+      const ModelPools& of = pools(id);
+      if (of.kv.pinned() > 0 || std::ranges::any_of(transfers_, [&of](const PendingTransfer& t) {
+            return t.transfer->source() == &of || t.transfer->target() == &of;
+          })) {
+        return false;
+      }
+    }
+    for (const ModelId id : removal.models) {
+      DeviceScheduler& scheduler = scheduler_of(pools(id));
+      scheduler.flush(scheduler.log_end());
+      removal.ends.emplace_back(&scheduler, scheduler.log_end());
+    }
+  }
+  return std::ranges::all_of(removal.ends, [](const auto& end) {
+    return end.first->made() >= end.second ||
+           (end.first->lost() && end.first->launched() < end.second);
+  });
 }
 
 void Dispatcher::count_sequence(const SequenceSpec& spec, int n) {
@@ -337,7 +378,7 @@ Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, Tim
 
 void Dispatcher::update_gauges() {
   for (const Model& m : models_) {
-    if (!m.series) continue;
+    if (!m.series || !m.pools) continue;
     m.series->kv_pages_total.set(static_cast<double>(m.pools->kv.total()));
     m.series->kv_pages_used.set(static_cast<double>(m.pools->kv.used()));
     m.series->kv_pages_cached.set(static_cast<double>(m.pools->kv.cached()));
@@ -346,6 +387,7 @@ void Dispatcher::update_gauges() {
 
 std::string Dispatcher::check_pages(const std::vector<const SequenceRun*>& runs) const {
   for (const Model& m : models_) {
+    if (!m.pools) continue;
     std::vector<const SequenceCache*> caches;
     for (const SequenceRun* run : runs) run->caches().add_caches_of(*m.pools, &caches);
     const std::string wrong = m.pools->check(caches);

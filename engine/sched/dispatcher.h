@@ -16,22 +16,12 @@
 #include "engine/decode/pacing/batch_time.h"
 #include "engine/sched/batch_cost.h"
 #include "engine/sched/device_scheduler.h"
+#include "engine/sched/loop_model.h"
 #include "engine/sched/metrics.h"
 #include "engine/sched/page_read.h"
 #include "engine/sched/sequence_run.h"
 
 namespace tandem {
-
-// A model that casts may name.
-struct LoopModel {
-  ModelId id;
-  DeviceId device;
-  ModelSeries* series = nullptr;  // may be null
-  bool prefix_cache = true;
-  PrefixListener* prefix_listener = nullptr;  // may be null
-  std::string name;                           // for the listener
-  ModelId replica_of;                         // of which model this is a replica; invalid: none
-};
 
 class Dispatcher {
  public:
@@ -44,10 +34,21 @@ class Dispatcher {
              const BatchLimits& limits, bool log_frees, Counter* copied, Done done,
              LateDone late_done);
 
+  // Adds models that the devices have. An id is new, or that of a model that was removed.
+  void add_models(const std::vector<LoopModel>& models);
+  // Removes models that no sequence has any more. `done` is called when no device has works or
+  // moves with their pages, so that the devices may forget them.
+  void remove_models(std::vector<ModelId> models, std::function<void()> done);
+  // Carries out what remove_models() asked for, where possible. True: models were removed.
+  bool advance_removals();
+
+  bool has_model(ModelId model) const {
+    return model.index() < models_.size() && models_[model.index()].pools != nullptr;
+  }
   ModelPools& pools(ModelId model) { return *models_[model.index()].pools; }
   const ModelPools& pools(ModelId model) const { return *models_[model.index()].pools; }
   DeviceId device_of(ModelId model) const { return models_[model.index()].device; }
-  size_t models() const { return models_.size(); }
+  size_t models() const { return models_.size(); }  // also places of removed ones
   // The models that may play a role of this model: itself first, then its replicas on other
   // devices. Of a replica: itself alone.
   std::span<const ModelId> replicas(ModelId model) const { return models_[model.index()].replicas; }
@@ -111,6 +112,13 @@ class Dispatcher {
     uint64_t end = 0;  // target log position after its moves
   };
   static bool advance(PendingTransfer& transfer);
+  struct PendingRemoval {
+    std::vector<ModelId> models;
+    std::function<void()> done;
+    // Log positions by device after the last moves of the models; empty: not known yet.
+    std::vector<std::pair<const DeviceScheduler*, uint64_t>> ends = {};
+  };
+  bool advance(PendingRemoval& removal);
   void advance_transfers();
   void end_reads(const DeviceScheduler& scheduler, const absl::Status& status);
   DeviceScheduler& scheduler_of(const ModelPools& pools) {
@@ -118,11 +126,11 @@ class Dispatcher {
   }
 
   struct Model {
-    std::unique_ptr<ModelPools> pools;
-    DeviceId device;
-    ModelSeries* series;
-    const ModelShape* shape;
-    ModelId original;  // of which it is a replica, or itself
+    std::unique_ptr<ModelPools> pools = nullptr;  // null: the model was removed
+    DeviceId device = {};
+    ModelSeries* series = nullptr;
+    const ModelShape* shape = nullptr;
+    ModelId original = {};  // of which it is a replica, or itself
     BatchCost cost = {};
     BatchTime time = {};
     int sequences = 0;  // of an original: those whose large model it or a replica is
@@ -137,6 +145,7 @@ class Dispatcher {
   std::vector<Model> models_;               // by model
   bool has_replicas_ = false;
   std::vector<PendingTransfer> transfers_;  // oldest first
+  std::vector<PendingRemoval> removals_;    // oldest first
   struct PendingRead {
     const DeviceScheduler* scheduler;
     uint64_t end;  // log position after its moves

@@ -1,5 +1,5 @@
 // Messages to the loop from other threads: requests, stops, paused readers, finished batches,
-// late answers, and reads of the prefix index.
+// late answers, reads of the prefix index, and models that come and go.
 //
 // post() and quit() are thread-safe; take() and wait() are for the loop thread.
 #pragma once
@@ -16,6 +16,7 @@
 #include "engine/base/mutex.h"
 #include "engine/cache/prefix_index.h"
 #include "engine/pass/backend.h"
+#include "engine/sched/loop_model.h"
 #include "engine/sched/page_read.h"
 #include "engine/sched/spec.h"
 
@@ -51,8 +52,16 @@ class Inbox {
     std::vector<ModelId> models;
     LoraId lora;
   };
-  using Message =
-      std::variant<Submit, Stop, Pause, BatchDone, LateDone, ListPrefixes, ForgetLora, PageRead>;
+  struct AddModels {
+    std::vector<LoopModel> models;
+    std::function<void()> done;
+  };
+  struct RemoveModels {
+    std::vector<ModelId> models;
+    std::function<void()> done;
+  };
+  using Message = std::variant<Submit, Stop, Pause, BatchDone, LateDone, ListPrefixes, ForgetLora,
+                               PageRead, AddModels, RemoveModels>;
 
   // Notifies under the lock: the loop may be destroyed once it has the message.
   void post(Message message) {

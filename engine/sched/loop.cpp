@@ -21,7 +21,8 @@ BatchLimits full_batches(const LimitsConfig& limits) {
 // True: a copy between devices is under way.
 bool copies(const Dispatcher& dispatcher) {
   for (size_t m = 0; m < dispatcher.models(); ++m) {
-    if (dispatcher.pools(ModelId(static_cast<int64_t>(m))).kv.pinned() > 0) return true;
+    const auto id = ModelId(static_cast<int64_t>(m));
+    if (dispatcher.has_model(id) && dispatcher.pools(id).kv.pinned() > 0) return true;
   }
   return false;
 }
@@ -82,6 +83,12 @@ void Loop::forget_lora(std::vector<ModelId> models, LoraId lora) {
   inbox_.post(Inbox::ForgetLora{std::move(models), lora});
 }
 void Loop::read(PageRead read) { inbox_.post(std::move(read)); }
+void Loop::add_models(std::vector<LoopModel> models, std::function<void()> done) {
+  inbox_.post(Inbox::AddModels{std::move(models), std::move(done)});
+}
+void Loop::remove_models(std::vector<ModelId> models, std::function<void()> done) {
+  inbox_.post(Inbox::RemoveModels{std::move(models), std::move(done)});
+}
 void Loop::quit() { inbox_.quit(); }
 
 // --- Steps
@@ -110,6 +117,7 @@ bool Loop::step() {
     again |= grant_pages();
     again |= resume_ready();
     again |= release_ended();
+    again |= remove_unused_models();
   }
   progress |= dispatcher_.launch(now());
   if (progress) update_gauges();
@@ -134,6 +142,12 @@ bool Loop::take_inbox() {
       for (const ModelId model : forget->models) dispatcher_.pools(model).forget_lora(forget->lora);
     } else if (auto* read = std::get_if<PageRead>(&m)) {
       dispatcher_.read(std::move(*read));
+    } else if (const auto* add = std::get_if<Inbox::AddModels>(&m)) {
+      dispatcher_.add_models(add->models);
+      admission_.models_added();
+      add->done();
+    } else if (auto* remove = std::get_if<Inbox::RemoveModels>(&m)) {
+      removals_.push_back(std::move(*remove));
     } else {
       on_batch_done(std::move(std::get<Inbox::BatchDone>(m)));
     }
@@ -422,6 +436,23 @@ bool Loop::release_ended() {
     return true;
   });
   return any;
+}
+
+// True: models were removed.
+bool Loop::remove_unused_models() {
+  std::erase_if(removals_, [this](Inbox::RemoveModels& removal) {
+    const auto removed = [&](ModelId m) {
+      return std::ranges::find(removal.models, m) != removal.models.end();
+    };
+    for (const auto& [id, run] : runs_) {
+      for (const CastRole& role : run->spec().roles()) {
+        if (std::ranges::any_of(dispatcher_.replicas(role.model), removed)) return false;
+      }
+    }
+    dispatcher_.remove_models(std::move(removal.models), std::move(removal.done));
+    return true;
+  });
+  return dispatcher_.advance_removals();
 }
 
 void Loop::refuse(const std::vector<SequenceSpec>& choices, const absl::Status& status,

@@ -5,9 +5,9 @@
 // when a batch is selected. No other thread touches coroutines or bookkeeping; backends see only
 // batches.
 //
-// submit, stop, pause, resume, stop_all, list_prefixes, forget_lora, read, quit, live, retry_hint,
-// device_lost, in_one_step and at_one_batch are thread-safe. step() and run() are for the loop
-// thread. The simulator calls step() on a virtual clock.
+// submit, stop, pause, resume, stop_all, list_prefixes, forget_lora, read, add_models,
+// remove_models, quit, live, retry_hint, device_lost, in_one_step and at_one_batch are thread-safe.
+// step() and run() are for the loop thread. The simulator calls step() on a virtual clock.
 #pragma once
 
 #include <atomic>
@@ -69,6 +69,13 @@ class Loop final : private LoopServices {
   // Reads pages of the model's prefix index.
   void read(PageRead read);
 
+  // Adds models that their devices have, while the loop runs. An id is new, or that of a model that
+  // was removed. `done` is called once, on the loop thread; then casts may name them.
+  void add_models(std::vector<LoopModel> models, std::function<void()> done);
+  // Removes models that no later request names. `done` is called once, on the loop thread, when all
+  // sequences that name them are released and the devices are done with their pages.
+  void remove_models(std::vector<ModelId> models, std::function<void()> done);
+
   // Makes all progress that is possible now. False: none was.
   bool step();
   // The time of the next timer; kNever: none is set.
@@ -127,6 +134,7 @@ class Loop final : private LoopServices {
   void on_pause(const Inbox::Pause& pause);
   void on_batch_done(Inbox::BatchDone batch);
   void on_late_done(Inbox::LateDone late);
+  bool remove_unused_models();
   void take(const Dispatcher::Finished& finished);
   bool fire_timers();
   bool admit();
@@ -157,7 +165,8 @@ class Loop final : private LoopServices {
   SlowReaders readers_;
   ReadyQueue<SequenceRun*> ready_;
   std::unordered_map<RequestId, std::unique_ptr<SequenceRun>> runs_;  // by sequence
-  std::vector<SequenceRun*> ending_;  // ended, but a device may still run their passes
+  std::vector<SequenceRun*> ending_;           // ended, but a device may still run their passes
+  std::vector<Inbox::RemoveModels> removals_;  // of models that sequences still name
   uint64_t next_order_ = 0;
   int64_t next_cache_ = 0;
   TicketId next_ticket_ = 1;

@@ -36,30 +36,6 @@ void Series::add_method_stats(const MethodStats& stats) {
   }
 }
 
-std::shared_ptr<AdapterSeries> AdapterSeriesSet::open(const std::string& model,
-                                                      const std::string& adapter) {
-  const MutexLock lock(&mutex_);
-  std::erase_if(series_, [](const auto& gone) { return gone.expired(); });
-  for (const std::weak_ptr<AdapterSeries>& known : series_) {
-    std::shared_ptr<AdapterSeries> same = known.lock();
-    if (same != nullptr && same->model == model && same->adapter == adapter) return same;
-  }
-  auto fresh = std::make_shared<AdapterSeries>();
-  fresh->model = model;
-  fresh->adapter = adapter;
-  series_.push_back(fresh);
-  return fresh;
-}
-
-std::vector<std::shared_ptr<const AdapterSeries>> AdapterSeriesSet::all() const {
-  const MutexLock lock(&mutex_);
-  std::vector<std::shared_ptr<const AdapterSeries>> all;
-  for (const std::weak_ptr<AdapterSeries>& known : series_) {
-    if (auto series = known.lock()) all.push_back(std::move(series));
-  }
-  return all;
-}
-
 namespace {
 
 constexpr auto kRejectReasonNames = enum_names<RejectReason>({

@@ -1,13 +1,17 @@
 // The loop's metrics, which a scraper may read at any time (base/stats.h).
 //
-// The set of series is fixed when the engine starts, except for those of LoRA adapters. A request
-// points to its Series, so the hot path never looks up a label.
+// Series come and go with deployments, models and LoRA adapters. A request points to its Series, so
+// the hot path never looks up a label.
 #pragma once
 
+#include <algorithm>
 #include <array>
-#include <deque>
+#include <atomic>
+#include <cstddef>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -76,24 +80,11 @@ struct AdapterSeries {
   Counter requests;  // admitted
 };
 
-// The series of adapters that are loaded or still have requests. Thread-safe.
-class AdapterSeriesSet {
- public:
-  // The series of these names, which exists while the result or a copy of it does.
-  std::shared_ptr<AdapterSeries> open(const std::string& model, const std::string& adapter);
-  // Oldest first.
-  std::vector<std::shared_ptr<const AdapterSeries>> all() const;
-
- private:
-  mutable Mutex mutex_;
-  std::vector<std::weak_ptr<AdapterSeries>> series_ ABSL_GUARDED_BY(mutex_);
-};
-
 // One per loaded model.
 struct ModelSeries {
   std::string model;  // model name
   std::string device;
-  int page_rows = 0;                   // rows per KV page
+  std::atomic<int> page_rows{0};       // rows per KV page
   std::array<Counter, kRoles> passes;  // done, by Role
   Counter batches;
   Histogram batch_rows{kRowsBuckets};
@@ -102,6 +93,65 @@ struct ModelSeries {
   Gauge kv_pages_cached;  // owned by the prefix cache alone
   Gauge weight_bytes;
   Gauge kv_bytes;
+};
+
+// The series in use, oldest first, by `model` and a second label. Thread-safe.
+//
+// A loop over the set visits those that exist when it begins, and keeps them until it ends.
+template <class T, std::string T::* kLabel>
+class SeriesSet {
+ public:
+  // The series of these names, which exists while the result or a copy of it does.
+  std::shared_ptr<T> open(const std::string& model, const std::string& label) {
+    const MutexLock lock(&mutex_);
+    std::erase_if(series_, [](const auto& gone) { return gone.expired(); });
+    for (const std::weak_ptr<T>& known : series_) {
+      std::shared_ptr<T> same = known.lock();
+      if (same != nullptr && same->model == model && (*same).*kLabel == label) return same;
+    }
+    const auto fresh = std::make_shared<T>();
+    fresh->model = model;
+    (*fresh).*kLabel = label;
+    series_.push_back(fresh);
+    return fresh;
+  }
+  // Adds one without names, which stays.
+  T& emplace_back() {
+    const MutexLock lock(&mutex_);
+    series_.push_back(kept_.emplace_back(std::make_shared<T>()));
+    return *kept_.back();
+  }
+  std::vector<std::shared_ptr<T>> all() const {
+    const MutexLock lock(&mutex_);
+    std::vector<std::shared_ptr<T>> all;
+    for (const std::weak_ptr<T>& known : series_) {
+      if (std::shared_ptr<T> series = known.lock()) all.push_back(std::move(series));
+    }
+    return all;
+  }
+
+  class Iterator {
+   public:
+    explicit Iterator(std::vector<std::shared_ptr<T>> all) : all_(std::move(all)) {}
+    T& operator*() const { return *all_[at_]; }
+    Iterator& operator++() { return ++at_, *this; }
+    bool operator==(std::default_sentinel_t) const { return at_ == all_.size(); }
+
+   private:
+    std::vector<std::shared_ptr<T>> all_;
+    size_t at_ = 0;
+  };
+  Iterator begin() const { return Iterator(all()); }
+  std::default_sentinel_t end() const { return {}; }
+  size_t size() const { return all().size(); }
+  // Valid while the series is in use.
+  T& operator[](size_t i) const { return *all().at(i); }
+  T& front() const { return (*this)[0]; }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::weak_ptr<T>> series_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<T>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 enum class RejectReason {
@@ -123,13 +173,13 @@ inline constexpr int kRejectReasons = 13;
 const char* reject_reason_name(RejectReason r);  // "queue_full", ...
 
 struct Metrics {
-  std::deque<Series> series;  // fixed after start
-  AdapterSeriesSet adapters;
-  std::deque<ModelSeries> models;  // fixed after start
-  Gauge requests_waiting;          // of all series, and of requests without one
-  Gauge requests_tokenizing;       // before the loop
-  Gauge waiting_bytes;             // memory of requests before admission
-  Gauge requests_paused;           // for their readers
+  SeriesSet<Series, &Series::method> series;
+  SeriesSet<AdapterSeries, &AdapterSeries::adapter> adapters;
+  SeriesSet<ModelSeries, &ModelSeries::device> models;
+  Gauge requests_waiting;     // of all series, and of requests without one
+  Gauge requests_tokenizing;  // before the loop
+  Gauge waiting_bytes;        // memory of requests before admission
+  Gauge requests_paused;      // for their readers
   std::array<Counter, kRejectReasons> rejected;
   // Requests that ended before they reached the loop, by status code.
   std::array<Counter, kStatusCodes> refused;

@@ -1,4 +1,4 @@
-// tandem.v1.Admin: loads and unloads LoRA adapters.
+// tandem.v1.Admin: loads and unloads LoRA adapters and deployments.
 #pragma once
 
 #include "server/grpc/raw_service.h"

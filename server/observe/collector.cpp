@@ -335,7 +335,7 @@ std::vector<std::pair<std::string, std::string>> roles_of(
   return roles;
 }
 
-using Adapters = std::vector<std::shared_ptr<const AdapterSeries>>;
+using Adapters = std::vector<std::shared_ptr<AdapterSeries>>;
 
 // The names of adapters with requests, as clients know them: those that several deployments have
 // with the deployment.

@@ -207,9 +207,7 @@ def test_the_profile_of_what_missed_its_goal(result, profile):
     text = models_page.profile_text([part])
     assert "| product | 80.000 (80%) |" in text and "8 sequences" not in text
     # 1 GB of weights, and 256 tokens of 1 MB each.
-    assert (
-        "| m, int8 | 1 | 1,000 + 256 | 25.0 | 100.00 | 100.00 | 20.00 | 125.00 | 78.12 |" in text
-    )
+    assert "| m, int8 | 1 | 1,000 + 256 | 25.0 | 100.00 | 100.00 | 20.00 | 125.00 | 78.12 |" in text
 
 
 def test_nothing_to_explain_when_all_goals_are_met(result, profile):

@@ -290,7 +290,7 @@ def test_wrong_usage_is_status_2(tandem, args, message):
 
 def test_help_names_all_commands_and_flags(tandem):
     commands = ("generate", "chat", "compare", "bench", "models", "tokenize", "detokenize")
-    commands += ("score", "health", "adapters")
+    commands += ("score", "health", "adapters", "deployments")
     for command in (*commands, "completion", "version"):
         assert command in tandem("--help").stdout.decode()
     for command in commands:

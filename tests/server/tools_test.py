@@ -68,6 +68,10 @@ def test_lists_all_services_and_methods(grpcurl):
         "tandem.v1.Generation.Rerank",
         "tandem.v1.Admin.LoadAdapter",
         "tandem.v1.Admin.UnloadAdapter",
+        "tandem.v1.Admin.LoadDeployment",
+        "tandem.v1.Admin.ReplaceDeployment",
+        "tandem.v1.Admin.UnloadDeployment",
+        "tandem.v1.Admin.ListDeployments",
     }
     assert listed == set(METHODS) | not_called
 

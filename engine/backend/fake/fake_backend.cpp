@@ -134,6 +134,12 @@ FakeBackend::FakeBackend(FakeMemory* memory, ValueStore* values, const Clock* cl
 
 FakeBackend::~FakeBackend() = default;
 
+void FakeBackend::remove_model(ModelId id) {
+  memory_->remove(id);
+  const MutexLock lock(&mutex_);
+  traces_.erase(id);
+}
+
 void FakeMemory::set_lora(ModelId model, LoraId lora, bool loaded) {
   const MutexLock lock(&mutex_);
   if (loaded) {
@@ -203,6 +209,7 @@ void FakeBackend::launch(const Batch& batch, Done done) {
   int64_t number = -1;
   if (fault.status.ok() && !batch.works.empty()) {
     const ModelId model = batch.works.front().model;
+    const MutexLock lock(&mutex_);
     if (const auto it = traces_.find(model); it != traces_.end()) {
       trace = it->second.get();
       number = trace->begin();

@@ -49,7 +49,13 @@ class FakeBackend final : public Backend {
   void add_model(ModelId id, const std::string& name, const FakeModelConfig& config,
                  const PoolSize& pool, int window = 0, const std::vector<ExtraConfig>& loras = {});
   // From now on the model answers with the numbers of its batches (trace.h).
-  void set_trace(ModelId id, std::unique_ptr<BatchTrace> trace) { traces_[id] = std::move(trace); }
+  void set_trace(ModelId id, std::unique_ptr<BatchTrace> trace) {
+    const MutexLock lock(&mutex_);
+    traces_[id] = std::move(trace);
+  }
+  // Models may be added, and removed, while batches of others run.
+  // REQUIRES: no batch names it, and none will until add_model()
+  void remove_model(ModelId id);
   // Called when a batch is launched.
   void set_faults(std::function<Fault(const Batch&)> faults) { faults_ = std::move(faults); }
   // Called when a batch starts to change memory.
@@ -82,7 +88,8 @@ class FakeBackend final : public Backend {
   std::function<Fault(const Batch&)> faults_;
   std::function<void(const Batch&)> on_run_;
   std::function<void()> on_done_;
-  std::map<ModelId, std::unique_ptr<BatchTrace>> traces_;
+  Mutex mutex_;
+  std::map<ModelId, std::unique_ptr<BatchTrace>> traces_ ABSL_GUARDED_BY(mutex_);
 };
 
 class FakeMemory {
@@ -126,9 +133,28 @@ class FakeMemory {
     const FakeModelConfig& config_with(LoraId lora);
   };
 
-  Model& model(ModelId id) { return models_.at(id); }
-  const Model& model(ModelId id) const { return models_.at(id); }
-  void add(ModelId id, Model model) { models_.emplace(id, std::move(model)); }
+  // These are thread-safe. A reference stays valid until remove().
+  Model& model(ModelId id) {
+    const MutexLock lock(&mutex_);
+    return models_.at(id);
+  }
+  const Model& model(ModelId id) const {
+    const MutexLock lock(&mutex_);
+    return models_.at(id);
+  }
+  void add(ModelId id, Model model) {
+    const MutexLock lock(&mutex_);
+    models_.emplace(id, std::move(model));
+  }
+  void remove(ModelId id) {
+    const MutexLock lock(&mutex_);
+    models_.erase(id);
+    std::erase_if(unloaded_, [id](const auto& lora) { return lora.first == id; });
+  }
+  size_t models() const {
+    const MutexLock lock(&mutex_);
+    return models_.size();
+  }
   // A LoRA adapter is loaded, or not any more. Thread-safe.
   void set_lora(ModelId model, LoraId lora, bool loaded);
   bool was_unloaded(ModelId model, LoraId lora) const;
@@ -137,8 +163,8 @@ class FakeMemory {
  private:
   void copy_page(const Move& m);
 
-  std::map<ModelId, Model> models_;
   mutable Mutex mutex_;
+  std::map<ModelId, Model> models_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<ModelId, LoraId>> unloaded_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,6 +1,7 @@
 #include "engine/backend/torch/batch_runner.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +19,7 @@ absl::Status behind_a_shortage() {
 }  // namespace
 
 BatchRunner::BatchRunner(std::string name, const DeviceQueue* queue, TorchShared& shared,
-                         const std::map<ModelId, DeviceModel>& models, const Worker::Around& around)
+                         const DeviceModels& models, const Worker::Around& around)
     : name_(std::move(name)),
       queue_(queue),
       shared_(shared),
@@ -28,6 +29,15 @@ BatchRunner::BatchRunner(std::string name, const DeviceQueue* queue, TorchShared
 
 void BatchRunner::launch(const Batch& batch, Backend::Done done) {
   thread_.post([this, &batch, done = std::move(done)]() mutable { begin(batch, std::move(done)); });
+}
+
+void BatchRunner::run(const std::function<void()>& f) {
+  std::promise<void> ended;
+  thread_.post([&] {
+    f();
+    ended.set_value();
+  });
+  ended.get_future().wait();
 }
 
 // A batch that runs on the queue as a whole, answers included, stays in flight while the jobs
@@ -123,14 +133,14 @@ absl::StatusOr<Executor*> BatchRunner::prepare(const Batch& batch) {
     return nullptr;
   }
   const ModelId id = batch.works.front().model;
-  const auto it = models_.find(id);
-  if (it == models_.end() || it->second.executor == nullptr) {
+  const DeviceModel* const model = models_.find(id);
+  if (model == nullptr || model->executor == nullptr) {
     return absl::InternalError(absl::StrCat("model ", id.value, " is not on ", name_));
   }
   for (const Work& w : batch.works) {
     if (w.model != id) return absl::InternalError("a batch with works of several models");
   }
-  return it->second.executor.get();
+  return model->executor.get();
 }
 
 }  // namespace tandem

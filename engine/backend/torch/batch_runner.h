@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <map>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -20,14 +20,16 @@ namespace tandem {
 
 class BatchRunner {
  public:
-  // name: of the device, for errors. queue: null on a CPU device. models: of the device; changed
-  // only while no batch is in flight. around: runs the thread's loop, on the thread. All outlive
-  // this.
+  // name: of the device, for errors. queue: null on a CPU device. models: of the device. around:
+  // runs the thread's loop, on the thread. All outlive this.
   BatchRunner(std::string name, const DeviceQueue* queue, TorchShared& shared,
-              const std::map<ModelId, DeviceModel>& models, const Worker::Around& around);
+              const DeviceModels& models, const Worker::Around& around);
 
   // As Backend::launch(). `done` is called on the thread, in launch order.
   void launch(const Batch& batch, Backend::Done done);
+
+  // Calls `f` on the thread, between two batches, and waits for its end. It must not throw.
+  void run(const std::function<void()>& f);
 
  private:
   // A batch on the device whose results the host has not read yet.
@@ -52,7 +54,7 @@ class BatchRunner {
   const std::string name_;
   const DeviceQueue* const queue_;
   TorchShared& shared_;
-  const std::map<ModelId, DeviceModel>& models_;
+  const DeviceModels& models_;
   Mover mover_;
   bool out_of_memory_ = false;      // the last batch
   std::deque<InFlight> in_flight_;  // oldest first

@@ -66,7 +66,8 @@ int64_t TorchDevice::Impl::scratch_pages(const DeviceModel& loaded) const {
 TorchDevice::TorchDevice(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 TorchDevice::~TorchDevice() {
-  for (const auto& [id, loaded] : impl_->models) impl_->shared->remove_pool(id);
+  impl_->models.for_each(
+      [this](ModelId id, const DeviceModel&) { impl_->shared->remove_pool(id); });
 }
 
 absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
@@ -83,10 +84,24 @@ absl::StatusOr<std::unique_ptr<TorchDevice>> TorchDevice::create(
   }
 }
 
-absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) try {
-  const auto it = impl_->models.find(model);
-  if (it == impl_->models.end()) return absl::InternalError("allocate_pools before load");
-  DeviceModel& loaded = it->second;
+// A queue belongs to the device queue's thread.
+absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) {
+  if (impl_->queue == nullptr) return impl_->allocate_pools(model, size);
+  absl::Status status;
+  impl_->runner.run([&] { status = impl_->allocate_pools(model, size); });
+  return status;
+}
+
+void TorchDevice::unload(ModelId model) {
+  impl_->shared->remove_pool(model);
+  if (impl_->queue == nullptr) return impl_->models.erase(model);
+  impl_->runner.run([&] { impl_->models.erase(model); });
+}
+
+absl::Status TorchDevice::Impl::allocate_pools(ModelId model, const PoolSize& size) try {
+  DeviceModel* const known = models.find(model);
+  if (known == nullptr) return absl::InternalError("allocate_pools before load");
+  DeviceModel& loaded = *known;
   if (size.page_rows != loaded.size.page_rows) {
     return out_of_range("page_rows", size.page_rows, absl::StrCat(loaded.size.page_rows));
   }
@@ -94,23 +109,22 @@ absl::Status TorchDevice::allocate_pools(ModelId model, const PoolSize& size) tr
   const auto& adapters = loaded.extras.adapters;
   std::optional<int64_t> scratch;
   int64_t end = first_prompt_page(loaded.shape, size, adapters.size());
-  if (const int64_t pages = impl_->scratch_pages(loaded); pages > 0) {
+  if (const int64_t pages = scratch_pages(loaded); pages > 0) {
     scratch = std::exchange(end, end + pages);
   }
-  loaded.pool = std::make_unique<KvPool>(loaded.model->geometry(), size, impl_->device,
-                                         end - size.pages, impl_->queue.get());
+  loaded.pool = std::make_unique<KvPool>(loaded.model->geometry(), size, device, end - size.pages,
+                                         queue.get());
   for (size_t i = 0; i < adapters.size(); ++i) {
     if (!adapters[i].prompt_keys.defined()) continue;
     loaded.pool->fill(first_prompt_page(loaded.shape, size, i), adapters[i].prompt_keys,
                       adapters[i].prompt_values);
   }
-  if (impl_->queue != nullptr) impl_->queue->finish();
+  if (queue != nullptr) queue->finish();
   loaded.executor = std::make_unique<Executor>(
-      *loaded.model, loaded.shape, loaded.extras, *loaded.pool, impl_->shared->values(),
-      [shared = impl_->shared.get()](ModelId id) { return shared->pool(id); }, impl_->answers.get(),
-      scratch);
+      *loaded.model, loaded.shape, loaded.extras, *loaded.pool, shared->values(),
+      [all = shared.get()](ModelId id) { return all->pool(id); }, answers.get(), scratch);
   loaded.size = size;
-  impl_->shared->add_pool(model, loaded.pool.get());
+  shared->add_pool(model, loaded.pool.get());
   return absl::OkStatus();
 } catch (...) {
   return caught("pools");
@@ -120,14 +134,14 @@ absl::StatusOr<int64_t> TorchDevice::pack_weights(int64_t most) try {
   const c10::InferenceMode inference;
   const c10::DeviceGuard guard(impl_->device);
   int64_t taken = 0;
-  for (auto& [id, loaded] : impl_->models) {
+  impl_->models.for_each([&](ModelId, DeviceModel& loaded) {
     const auto weights = std::exchange(loaded.unpacked, nullptr);
     const int64_t bytes = weights == nullptr ? 0 : weights->packed_bytes();
-    if (bytes == 0 || bytes > most - taken) continue;
+    if (bytes == 0 || bytes > most - taken) return;
     weights->pack();
     loaded.packed_bytes = bytes;
     taken += bytes;
-  }
+  });
   impl_->platform.synchronize(impl_->config.index);
   return taken;
 } catch (...) {

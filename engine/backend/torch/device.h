@@ -51,7 +51,8 @@ class TorchDevice final : public Backend {
   // converted to config.dtype, and the model's extras. Weights are shared with other queues of the
   // device; INVALID_ARGUMENT if these have another DeviceConfig::packed_products. `model` is new,
   // and unique among the devices in `shared`. Reports one line of progress, which starts with the
-  // model's name. Errors name the file or field. REQUIRES: no batch is in flight
+  // model's name. Errors name the file or field; after one, unload() frees what was loaded. Batches
+  // of other models may run.
   // shards: the devices that config.shards names; this one is the first.
   absl::Status load(ModelId model, const ModelConfig& config, const Progress& progress = {},
                     const std::vector<DeviceConfig>& shards = {});
@@ -71,6 +72,14 @@ class TorchDevice final : public Backend {
   // REQUIRES: called once for each model, before its first batch; size.page_rows is
   // ModelConfig::page_rows. RESOURCE_EXHAUSTED: not enough memory.
   absl::Status allocate_pools(ModelId model, const PoolSize& size);
+
+  // Frees a loaded model, with or without pools; an encoder before its decoder. Unknown ids are
+  // ignored. REQUIRES: no batch of any device names it, and none will until load()
+  void unload(ModelId model);
+
+  // About the bytes that the weights of load() will take, from the headers of the files. Errors as
+  // those of load().
+  absl::StatusOr<int64_t> weight_bytes(const ModelConfig& config) const;
 
   // LoRA adapters while batches run. These five are thread-safe.
   // The files of an adapter of `model`: their headers alone, and a copy with all numbers checked.

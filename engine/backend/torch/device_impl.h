@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +43,7 @@ struct TorchDevice::Impl {
        OpenedQueue opened);
 
   absl::Status load_decoder(ModelId model, const DecoderSource& source);
+  absl::Status allocate_pools(ModelId model, const PoolSize& size);
   // Weights on this device alone, shared if possible.
   absl::Status load_weights(DeviceModel& loaded, const DecoderSource& source,
                             const WeightStore& store);
@@ -61,7 +61,7 @@ struct TorchDevice::Impl {
   const std::shared_ptr<TorchShared> shared;
   const std::unique_ptr<const DeviceQueue> queue;  // null: a CPU device
   const std::unique_ptr<AnswerCache> answers;      // null: a batch ends before the next begins
-  std::map<ModelId, DeviceModel> models;           // changed only while no batch is in flight
+  DeviceModels models;
   std::string peers;   // a line of progress on access to other devices' memory; "": reported
   BatchRunner runner;  // last: its thread ends before what it uses
 };

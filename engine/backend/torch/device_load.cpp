@@ -146,7 +146,7 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
                                   .page_rows = config.page_rows,
                                   .kv_dtype = config.kv_dtype,
                                   .shards = parts}));
-  DeviceModel& loaded = impl_->models[model];
+  DeviceModel& loaded = impl_->models.at(model);
   loaded.whole = whole;
   loaded.adapter_dtype = config.adapter_dtype;
   ModelShape& shape = loaded.shape;
@@ -168,10 +168,40 @@ absl::Status TorchDevice::load(ModelId model, const ModelConfig& config, const P
   if (progress && !impl_->peers.empty()) progress(std::exchange(impl_->peers, {}));
   if (progress) {
     const auto time = std::chrono::steady_clock::now() - start;
-    progress(loaded_line(impl_->models[model], config.name, whole.architecture,
-                         impl_->config.name(), time));
+    progress(loaded_line(loaded, config.name, whole.architecture, impl_->config.name(), time));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> TorchDevice::weight_bytes(const ModelConfig& config) const {
+  TANDEM_ASSIGN_OR_RETURN(const DecoderConfig whole, load_hf_config(config.path));
+  TANDEM_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(config.path));
+  const bool blocks = is_gguf(config.path) || whole.packed_ints.has_value();
+  if (config.dtype == DType::kStored ||
+      (config.dtype == DType::kAuto && impl_->platform.prefers_stored(checkpoint, blocks))) {
+    return checkpoint.total_bytes();
+  }
+  std::optional<PackedIntSource> unpacked;
+  if (whole.packed_ints) {
+    TANDEM_ASSIGN_OR_RETURN(unpacked, PackedIntSource::make(checkpoint, *whole.packed_ints));
+  }
+  const TensorSource& tensors = unpacked ? static_cast<const TensorSource&>(*unpacked) : checkpoint;
+  TANDEM_ASSIGN_OR_RETURN(const DecoderLayout layout, check_decoder(whole, tensors));
+  TANDEM_ASSIGN_OR_RETURN(
+      const DType dtype,
+      impl_->platform.weight_dtype(config.dtype, whole.dtype.value_or(SafeDType::kF32)));
+  switch (dtype) {
+    case DType::kFloat64:
+      return 8 * layout.parameters;
+    case DType::kBFloat16:
+    case DType::kFloat16:
+      return 2 * layout.parameters;
+    case DType::kInt8:
+    case DType::kInt4:  // with its scales and its larger embeddings
+      return layout.parameters;
+    default:
+      return 4 * layout.parameters;
+  }
 }
 
 absl::Status TorchDevice::Impl::load_extra(ModelId model, const std::string& name,
@@ -182,7 +212,7 @@ absl::Status TorchDevice::Impl::load_extra(ModelId model, const std::string& nam
   if (!file.ok()) return annotate(file.status(), prefix);
   const c10::InferenceMode inference;
   const c10::DeviceGuard guard(device);
-  DeviceModel& loaded = models[model];
+  DeviceModel& loaded = models.at(model);
   if (file->kind == AdapterFile::kHead && file->layer > loaded.shape.layers) {
     return out_of_range(absl::StrCat(prefix, ": ", extra.path, "/adapter.json: layer"), file->layer,
                         absl::StrCat("1 to ", loaded.shape.layers, ", the layers that are loaded"));
@@ -291,7 +321,7 @@ absl::Status TorchDevice::Impl::load_decoder(ModelId model, const DecoderSource&
     loaded.model = *std::move(sharded);
   }
   complete(loaded, source.page_rows);
-  models[model] = std::move(loaded);
+  models.put(model, std::move(loaded));
   return absl::OkStatus();
 } catch (...) {
   return caught(source.name);
@@ -341,7 +371,7 @@ absl::Status TorchDevice::load_encoder(ModelId encoder, ModelId decoder) try {
     return absl::InternalError(absl::StrCat(whole.shape.name, " has no encoder"));
   }
   const std::string name = absl::StrCat(whole.shape.name, ":encoder");
-  DeviceModel& loaded = impl_->models[encoder];
+  DeviceModel& loaded = impl_->models.put(encoder, {});
   loaded.config = whole.config;
   loaded.weights = whole.weights;
   loaded.kv_type = whole.kv_type;

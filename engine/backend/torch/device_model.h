@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "engine/backend/torch/adapter.h"
 #include "engine/backend/torch/executor.h"
@@ -10,6 +12,7 @@
 #include "engine/backend/torch/model/decoder_weights.h"
 #include "engine/backend/torch/model/model.h"
 #include "engine/backend/torch/weights/decoder_config.h"
+#include "engine/base/mutex.h"
 #include "engine/pass/backend.h"
 
 namespace tandem {
@@ -31,6 +34,41 @@ struct DeviceModel {
   PoolSize size;
   std::unique_ptr<KvPool> pool;  // null before allocate_pools(), like the next one
   std::unique_ptr<Executor> executor;
+};
+
+// The models of a device. Thread-safe: models come and go while batches of others run. A reference
+// stays valid until the model is erased.
+class DeviceModels {
+ public:
+  DeviceModel* find(ModelId id) const {
+    const MutexLock lock(&mutex_);
+    const auto it = models_.find(id);
+    return it == models_.end() ? nullptr : it->second.get();
+  }
+  DeviceModel& at(ModelId id) const {
+    const MutexLock lock(&mutex_);
+    return *models_.at(id);
+  }
+  DeviceModel& put(ModelId id, DeviceModel model) {
+    const MutexLock lock(&mutex_);
+    std::unique_ptr<DeviceModel>& place = models_[id];
+    place = std::make_unique<DeviceModel>(std::move(model));
+    return *place;
+  }
+  void erase(ModelId id) {
+    MutexLock lock(&mutex_);
+    const auto gone = models_.extract(id);  // freed without the lock
+    lock.unlock();
+  }
+  template <class F>
+  void for_each(const F& f) const {
+    const MutexLock lock(&mutex_);
+    for (const auto& [id, model] : models_) f(id, *model);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<ModelId, std::unique_ptr<DeviceModel>> models_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem

@@ -1,5 +1,8 @@
 #include "engine/host/config/config.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -57,7 +60,7 @@ void answer_formats_from(const pb::Deployment& in, DeploymentConfig* out) {
 
 absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int index,
                                                  std::vector<ModelConfig>& models,
-                                                 std::set<std::string>* names) {
+                                                 std::set<std::string>* names, bool clients) {
   const pb::Deployment& in = file.proto().deployments(index);
   const ConfigFields fields(file, absl::StrCat("deployments[", index, "]."));
   TANDEM_RETURN_IF_ERROR(check_new_name(fields, in.name(), names));
@@ -79,7 +82,7 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
   out.large = in.large();
   out.small = in.small();
   out.prefix_cache_per_client =
-      in.has_prefix_cache_per_client() ? in.prefix_cache_per_client() : knows_clients(file.proto());
+      in.has_prefix_cache_per_client() ? in.prefix_cache_per_client() : clients;
   answer_formats_from(in, &out);
   TANDEM_RETURN_IF_ERROR(adapters_from(file, in, fields, &*large, &out));
   TANDEM_RETURN_IF_ERROR(method_defaults_from(in, fields, &out));
@@ -115,8 +118,9 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
 
   std::set<std::string> deployment_names;
   for (int i = 0; i < in.deployments_size(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(DeploymentConfig deployment,
-                            deployment_from(file, i, out.models, &deployment_names));
+    TANDEM_ASSIGN_OR_RETURN(
+        DeploymentConfig deployment,
+        deployment_from(file, i, out.models, &deployment_names, knows_clients(in)));
     out.deployments.push_back(std::move(deployment));
   }
   TANDEM_RETURN_IF_ERROR(check_adapter_names(file, out.deployments));
@@ -133,6 +137,40 @@ absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file) {
   }
   TANDEM_NUMBER(ConfigFields(file, "server."), in.server(), prefix_store_bytes, int64_t{1} << 20,
                 int64_t{1} << 40, &out.prefix_store_bytes);
+  return out;
+}
+
+absl::StatusOr<AddedDeployment> added_deployment(const ConfigFile& file,
+                                                 const std::vector<ModelConfig>& loaded,
+                                                 const std::vector<DeviceConfig>& devices,
+                                                 bool knows_clients) {
+  pb::Config other = file.proto();
+  other.clear_models();
+  other.clear_deployments();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  other.GetReflection()->ListFields(other, &fields);
+  if (!fields.empty()) {
+    return file.error(fields.front()->name(), "set", "models, deployments");
+  }
+  if (file.proto().deployments_size() != 1) {
+    return file.error("deployments", absl::StrCat(file.proto().deployments_size()), "1");
+  }
+  std::set<std::string> model_names, deployment_names;
+  std::vector<ModelConfig> models;
+  for (int i = 0; i < file.proto().models_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(ModelConfig model, model_from(file, i, &model_names));
+    TANDEM_RETURN_IF_ERROR(check_devices(file, i, model, devices));
+    models.push_back(std::move(model));
+  }
+  const size_t defined = models.size();
+  for (const ModelConfig& model : loaded) {
+    if (!model_names.contains(model.name)) models.push_back(model);
+  }
+  AddedDeployment out;
+  TANDEM_ASSIGN_OR_RETURN(out.deployment,
+                          deployment_from(file, 0, models, &deployment_names, knows_clients));
+  models.resize(defined);
+  out.models = std::move(models);
   return out;
 }
 

@@ -17,6 +17,18 @@ namespace tandem {
 
 absl::StatusOr<EngineConfig> engine_config(const ConfigFile& file);
 
+// A deployment for a running engine (Engine::load_deployment).
+struct AddedDeployment {
+  std::vector<ModelConfig> models;  // those that the file defines
+  DeploymentConfig deployment;
+};
+// From a file with `models` and one of `deployments`, and nothing else. It may name `loaded` models
+// too. knows_clients: clients are authenticated.
+absl::StatusOr<AddedDeployment> added_deployment(const ConfigFile& file,
+                                                 const std::vector<ModelConfig>& loaded,
+                                                 const std::vector<DeviceConfig>& devices,
+                                                 bool knows_clients);
+
 // ConfigFile::parse or ::load, then engine_config.
 absl::StatusOr<EngineConfig> parse_deployment(absl::string_view text, absl::string_view file_name);
 absl::StatusOr<EngineConfig> load_deployment(const std::string& path);

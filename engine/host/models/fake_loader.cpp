@@ -25,6 +25,7 @@ class FakeLoader final : public ModelLoader {
   absl::StatusOr<Backend*> load(const LoadContext& context, const DeviceConfig& device,
                                 const std::vector<LoadedModel*>& models) override;
   absl::Status finish(const LoadContext&) override { return absl::OkStatus(); }
+  void unload(const LoadedModel& model) override;
   absl::StatusOr<std::unique_ptr<OpenLora>> open_lora(const LoadedModel& model,
                                                       const std::string& path) override;
   void unload_lora(const LoadedModel& model, LoraId id) override {
@@ -35,8 +36,12 @@ class FakeLoader final : public ModelLoader {
   const Clock* const clock_;
   ValueStore values_;
   FakeMemory memory_;
-  std::vector<std::unique_ptr<FakeBackend>> backends_;
-  std::unique_ptr<ThreadTimer> timer_;  // last: its thread calls the backends
+  struct Place {
+    std::unique_ptr<FakeBackend> backend;
+    DeviceBudget budget;
+  };
+  std::map<std::string, Place> places_;  // by device
+  std::unique_ptr<ThreadTimer> timer_;   // last: its thread calls the backends
 };
 
 // Of a fake model: a file, whose bytes stand for the weights and are not read.
@@ -124,26 +129,29 @@ absl::Status load_template(FakeModelConfig* fake, LoadedModel* model) {
 absl::StatusOr<Backend*> FakeLoader::load(const LoadContext& context, const DeviceConfig& device,
                                           const std::vector<LoadedModel*>& models) {
   if (!timer_) timer_ = std::make_unique<ThreadTimer>();
-  FakeBackend* const backend =
-      backends_
-          .emplace_back(std::make_unique<FakeBackend>(&memory_, &values_, clock_, timer_.get()))
-          .get();
+  Place& place = places_[device.name()];
+  const bool first = place.backend == nullptr;
+  if (first) {
+    place.backend = std::make_unique<FakeBackend>(&memory_, &values_, clock_, timer_.get());
+  }
+  FakeBackend* const backend = place.backend.get();
   std::vector<PoolRequest> requests;
   for (const LoadedModel* m : models) {
     requests.push_back({m->config.name, FakeBackend::page_bytes(m->config.page_rows),
                         m->config.page_rows, m->config.fake->max_positions, m->config.kv_pages});
   }
   const int64_t budget = device.memory_bytes > 0 ? device.memory_bytes : kFakeBudget;
-  const absl::StatusOr<std::vector<int64_t>> pages =
-      divide_pages(requests, budget, context.config.limits.max_running);
-  if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int64_t> pages,
+                          place.budget.divide(device.name(), requests, budget, /*remaining=*/false,
+                                              context.config.limits.max_running));
   for (size_t i = 0; i < models.size(); ++i) {
     LoadedModel* const m = models[i];
     FakeModelConfig fake = *m->config.fake;
     TANDEM_RETURN_IF_ERROR(load_template(&fake, m));
     backend->add_model(m->id, m->config.name, fake,
-                       pool_size(m->config.page_rows, (*pages)[i], context.hidden_states_of(*m)), 0,
+                       pool_size(m->config.page_rows, pages[i], context.hidden_states_of(*m)), 0,
                        m->config.loras);
+    place.budget.take(m->id, pages[i] * requests[i].page_bytes);
     if (!fake.trace_file.empty()) {
       TANDEM_ASSIGN_OR_RETURN(auto trace, BatchTrace::open(fake.trace_file));
       backend->set_trace(m->id, std::move(trace));
@@ -153,10 +161,17 @@ absl::StatusOr<Backend*> FakeLoader::load(const LoadContext& context, const Devi
     m->tokenizer = Tokenizer::bytes();
     if (fake.vocab_size > 256) m->eos = {256};
     context.report(absl::StrCat(m->config.name, ": fake model on ", device.name(), ", ",
-                                fake.vocab_size, " tokens, ", (*pages)[i], " pages"));
+                                fake.vocab_size, " tokens, ", pages[i], " pages"));
   }
-  set_losses(models, device, backend);
+  if (first) set_losses(models, device, backend);
   return backend;
+}
+
+void FakeLoader::unload(const LoadedModel& model) {
+  const auto place = places_.find(model.config.device);
+  if (place == places_.end()) return;
+  place->second.backend->remove_model(model.id);
+  place->second.budget.give_back(model.id);
 }
 
 }  // namespace

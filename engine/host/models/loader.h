@@ -1,8 +1,8 @@
 // Loads models onto devices. There is one implementation for fake models and one for weights.
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,21 +24,27 @@ using Progress = std::function<void(absl::string_view)>;  // takes one line; may
 // Every model of an engine, by id and by name. Addresses are stable.
 class ModelTable {
  public:
-  void add_all(const std::vector<ModelConfig>& models);  // and their replicas
+  // Adds models and their replicas, and returns them. REQUIRES: the names are new
+  std::vector<LoadedModel*> add_all(const std::vector<ModelConfig>& models);
   LoadedModel& add_encoder(LoadedModel& decoder, Token start_token);
-  // Encoders of replicas become replicas of the first model's encoder. Call once, after loading.
-  void link_encoders();
+  // Encoders of replicas become replicas of the first model's encoder. Call once for each model,
+  // after loading.
+  void link_encoders(const std::vector<LoadedModel*>& models);
+  // Removes a model with its parts. Their ids may be used again.
+  void remove(const std::string& name);
 
-  // The configuration's, without replicas and encoders.
+  // Without replicas and encoders.
   const std::map<std::string, LoadedModel>& by_name() const { return named_; }
-  const std::vector<LoadedModel*>& all() const { return all_; }  // by id
+  // The model, its replicas and their encoders; encoders first.
+  std::vector<LoadedModel*> parts(const std::string& name) const;
+  std::vector<LoadedModel*> all() const;  // by id
 
  private:
   LoadedModel& register_model(LoadedModel& model);
 
   std::map<std::string, LoadedModel> named_;
-  std::deque<LoadedModel> others_;  // replicas and encoders
-  std::vector<LoadedModel*> all_;
+  std::list<LoadedModel> others_;  // replicas and encoders
+  std::vector<LoadedModel*> all_;  // by id; null: free
 };
 
 struct LoadContext {
@@ -47,6 +53,7 @@ struct LoadContext {
   const HiddenStatesByModel& hidden_states;
   const Progress& progress;
   ModelTable* models;
+  bool running = false;  // batches of other models run
 
   void report(absl::string_view line) const {
     if (progress) progress(line);
@@ -74,11 +81,15 @@ class ModelLoader {
   // Reads the small files of a model: configuration, tokenizer, chat template, GGUF header.
   virtual absl::Status check(const ModelConfig& model) const = 0;
   // Loads `models` onto a device and sizes their pools. Errors name the model and the file or
-  // field.
+  // field. Further calls for a device add models to it, without shards. RESOURCE_EXHAUSTED, with
+  // the figures: the device has too little memory next to its other models.
   virtual absl::StatusOr<Backend*> load(const LoadContext& context, const DeviceConfig& device,
                                         const std::vector<LoadedModel*>& models) = 0;
   // Called once, after the last device.
   virtual absl::Status finish(const LoadContext& context) = 0;
+  // Frees a model, also one whose loading has failed. Models that are not loaded are ignored.
+  // REQUIRES: no batch names it
+  virtual void unload(const LoadedModel& model) = 0;
 
   // LoRA adapters of a loaded model, while batches run. Both are thread-safe.
   // NOT_FOUND, INVALID_ARGUMENT: as for adapters of the configuration.

@@ -18,11 +18,21 @@ namespace tandem {
 class Devices {
  public:
   // Loads every model of `config`, with a line of progress for each. Errors name the model and the
-  // file or field. `clock` outlives the result.
+  // file or field. `config` and `clock` outlive the result.
   static absl::StatusOr<std::unique_ptr<Devices>> load(const EngineConfig& config,
                                                        const HiddenStatesByModel& hidden_states,
                                                        const Clock* clock,
                                                        const Progress& progress);
+
+  // Loads more models while batches run, all or none. Returns them with replicas and encoders.
+  // INVALID_ARGUMENT: a device has models of another kind. Others as ModelLoader::load().
+  absl::StatusOr<std::vector<LoadedModel*>> add(const std::vector<ModelConfig>& models,
+                                                const HiddenStatesByModel& hidden_states,
+                                                const Progress& progress);
+  // Frees a model with its parts. REQUIRES: no batch names them
+  void remove(const std::string& name);
+  // FAILED_PRECONDITION: loaded models do not keep the hidden states that `wanted` needs.
+  absl::Status check_use(const HiddenStatesByModel& wanted) const;
 
   const std::vector<Backend*>& backends() const { return backends_; }  // by DeviceId
   const ModelTable& models() const { return models_; }
@@ -34,14 +44,22 @@ class Devices {
   void unload_lora(const LoadedModel& model, LoraId id) { loader_of(model).unload_lora(model, id); }
 
  private:
-  explicit Devices(const Clock* clock);
+  Devices(const EngineConfig& config, const Clock* clock);
+  LoadContext context(const HiddenStatesByModel& hidden_states, const Progress& progress,
+                      bool running);
   absl::Status load_models(const LoadContext& context);
+  absl::Status load_onto(size_t device, const std::vector<LoadedModel*>& models,
+                         const LoadContext& context);
   ModelLoader& loader_of(const LoadedModel& model) {
     return model.config.fake ? *fakes_ : *weights_;
   }
 
+  const EngineConfig& config_;
+  const std::vector<DeviceConfig> devices_;  // with thread teams
+  HiddenStatesByModel hidden_states_;        // of the loaded models
   ModelTable models_;
   const std::unique_ptr<ModelLoader> fakes_, weights_;
+  std::vector<ModelLoader*> loaders_;  // by DeviceId, as the next one
   std::vector<Backend*> backends_;
 };
 

@@ -14,6 +14,7 @@ class NoTorchLoader final : public ModelLoader {
         "device ", device.name(), ": this build has no LibTorch; allowed: fake models"));
   }
   absl::Status finish(const LoadContext&) override { return absl::OkStatus(); }
+  void unload(const LoadedModel&) override {}
   absl::StatusOr<std::unique_ptr<OpenLora>> open_lora(const LoadedModel&,
                                                       const std::string&) override {
     return absl::InternalError("a model without a device");  // load() has refused it

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/status.h"
 
 namespace tandem {
 namespace {
@@ -90,6 +91,26 @@ absl::StatusOr<std::vector<int64_t>> divide_pages(const std::vector<PoolRequest>
       " bytes for a page of ", m.page_rows, " rows; allowed: at least ",
       named + static_cast<int64_t>(std::ceil(all_bytes_per_row * page_rows)),
       " for a page of each model of the device, ", named + contexts, " for a whole context"));
+}
+
+absl::StatusOr<std::vector<int64_t>> DeviceBudget::divide(const std::string& device,
+                                                          const std::vector<PoolRequest>& models,
+                                                          int64_t budget_bytes, bool remaining,
+                                                          int max_running) const {
+  const int64_t others = taken();
+  const int64_t left = remaining ? budget_bytes : std::max<int64_t>(0, budget_bytes - others);
+  absl::StatusOr<std::vector<int64_t>> pages = divide_pages(models, left, max_running);
+  if (pages.ok()) return pages;
+  return annotate(
+      pages.status(),
+      absl::StrCat("device ", device,
+                   others > 0 ? absl::StrCat(" (other models have ", others, " bytes)") : ""));
+}
+
+int64_t DeviceBudget::taken() const {
+  int64_t bytes = 0;
+  for (const auto& [model, of_model] : taken_) bytes += of_model;
+  return bytes;
 }
 
 }  // namespace tandem

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/base/ids.h"
 #include "engine/pass/backend.h"
 
 namespace tandem {
@@ -40,5 +41,22 @@ struct PoolRequest {
 // RESOURCE_EXHAUSTED, with field, value and the budget needed, if a model gets no page.
 absl::StatusOr<std::vector<int64_t>> divide_pages(const std::vector<PoolRequest>& models,
                                                   int64_t budget_bytes, int max_running);
+
+// What the models of one device have of its budget.
+class DeviceBudget {
+ public:
+  // Pages for more models, from what is left of `budget_bytes`, or, if `remaining` is set, from all
+  // of it. Errors name the device and what its models have.
+  absl::StatusOr<std::vector<int64_t>> divide(const std::string& device,
+                                              const std::vector<PoolRequest>& models,
+                                              int64_t budget_bytes, bool remaining,
+                                              int max_running) const;
+  void take(ModelId model, int64_t bytes) { taken_[model] = bytes; }
+  void give_back(ModelId model) { taken_.erase(model); }
+  int64_t taken() const;
+
+ private:
+  std::map<ModelId, int64_t> taken_;
+};
 
 }  // namespace tandem

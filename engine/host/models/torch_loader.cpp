@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "engine/backend/torch/device.h"
 #include "engine/backend/torch/memory.h"
 #include "engine/backend/torch/weights/gguf/file.h"
@@ -100,16 +101,24 @@ class TorchLoader final : public ModelLoader {
   absl::StatusOr<Backend*> load(const LoadContext& context, const DeviceConfig& device,
                                 const std::vector<LoadedModel*>& models) override;
   absl::Status finish(const LoadContext& context) override;
+  void unload(const LoadedModel& model) override;
   absl::StatusOr<std::unique_ptr<OpenLora>> open_lora(const LoadedModel& model,
                                                       const std::string& path) override;
   void unload_lora(const LoadedModel& model, LoraId id) override {
-    device_of_.at(model.id)->unload_lora(model.id, id);
+    device_of(model)->unload_lora(model.id, id);
   }
 
  private:
+  struct Place {
+    std::unique_ptr<TorchDevice> device;
+    DeviceBudget budget;
+  };
+  TorchDevice* device_of(const LoadedModel& model) const {
+    return places_.at(model.config.device).device.get();
+  }
+
   std::shared_ptr<TorchShared> shared_ = std::make_shared<TorchShared>();
-  std::map<ModelId, TorchDevice*> device_of_;  // fixed when all are loaded
-  std::vector<std::unique_ptr<TorchDevice>> devices_;
+  std::map<std::string, Place> places_;  // by device; none is added when batches run
   // Devices whose configuration leaves packed_products open.
   std::vector<std::pair<DeviceConfig, TorchDevice*>> packable_;
 };
@@ -165,18 +174,60 @@ absl::Status load_weights(const LoadContext& context, const DeviceConfig& device
   return absl::OkStatus();
 }
 
+absl::Status too_little_memory(const DeviceConfig& device, const std::string& models,
+                               int64_t needed, absl::string_view what, int64_t free) {
+  return absl::ResourceExhaustedError(absl::StrCat("device ", device.name(), ": ", models,
+                                                   " needs about ", needed, " bytes of ", what,
+                                                   "; free: ", free, " bytes"));
+}
+
+// Whether the weights of more models fit into the free memory.
+absl::Status check_weights(const std::vector<LoadedModel*>& models, const DeviceConfig& device,
+                           const TorchDevice& backend) {
+  int64_t needed = 0;
+  std::vector<std::string> names;
+  for (const LoadedModel* m : models) {
+    TANDEM_ASSIGN_OR_RETURN(const int64_t bytes, backend.weight_bytes(m->config));
+    needed += bytes;
+    names.push_back(m->config.name);
+  }
+  const int64_t free = backend.free_bytes();
+  if (needed <= free) return absl::OkStatus();
+  return too_little_memory(device, absl::StrJoin(names, ", "), needed, "weights", free);
+}
+
+// Whether the pools of more models fit into the free memory.
+absl::Status check_pages(const std::vector<PoolRequest>& requests,
+                         const std::vector<int64_t>& pages, const DeviceConfig& device,
+                         const TorchDevice& backend) {
+  int64_t needed = 0;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    needed += pages[i] * requests[i].page_bytes + requests[i].other_bytes;
+    names.push_back(requests[i].name);
+  }
+  const int64_t free = backend.free_bytes();
+  if (needed <= free) return absl::OkStatus();
+  return too_little_memory(device, absl::StrJoin(names, ", "), needed, "KV pages", free);
+}
+
 absl::StatusOr<Backend*> TorchLoader::load(const LoadContext& context, const DeviceConfig& device,
                                            const std::vector<LoadedModel*>& models) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TorchDevice> backend,
-                          TorchDevice::create(device, shared_));
+  Place& place = places_[device.name()];
+  if (place.device == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(place.device, TorchDevice::create(device, shared_));
+  }
+  TorchDevice* const backend = place.device.get();
+  if (context.running) TANDEM_RETURN_IF_ERROR(check_weights(models, device, *backend));
   std::vector<WithoutPools> loaded;
   for (LoadedModel* m : models) {
-    TANDEM_RETURN_IF_ERROR(load_weights(context, device, m, backend.get(), &loaded));
+    TANDEM_RETURN_IF_ERROR(load_weights(context, device, m, backend, &loaded));
   }
   std::vector<PoolRequest> requests;
   for (const WithoutPools& l : loaded) requests.push_back(l.request);
   // Shards of models that another device runs.
-  for (const LoadedModel* m : context.models->all()) {
+  const auto others = context.running ? std::vector<LoadedModel*>() : context.models->all();
+  for (const LoadedModel* m : others) {
     const auto [layers, all] = layers_on(m->config, device.name());
     if (m->config.device == device.name() || m->config.shards.empty() || layers == 0) continue;
     requests.push_back({m->config.name, m->shape.page_bytes * layers / all, m->config.page_rows,
@@ -184,26 +235,36 @@ absl::StatusOr<Backend*> TorchLoader::load(const LoadContext& context, const Dev
   }
   // Half of the free memory: the rest is for buffers and for other processes.
   const int64_t budget = device.memory_bytes > 0 ? device.memory_bytes : backend->free_bytes() / 2;
-  const absl::StatusOr<std::vector<int64_t>> pages =
-      divide_pages(requests, budget, context.config.limits.max_running);
-  if (!pages.ok()) return annotate(pages.status(), absl::StrCat("device ", device.name()));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> pages,
+      place.budget.divide(device.name(), requests, budget, /*remaining=*/device.memory_bytes == 0,
+                          context.config.limits.max_running));
+  if (context.running) TANDEM_RETURN_IF_ERROR(check_pages(requests, pages, device, *backend));
   for (size_t i = 0; i < loaded.size(); ++i) {
     LoadedModel* const m = loaded[i].model;
-    m->pool = pool_size(m->config.page_rows, (*pages)[i], loaded[i].hidden);
+    m->pool = pool_size(m->config.page_rows, pages[i], loaded[i].hidden);
     const absl::Status allocated = backend->allocate_pools(m->id, m->pool);
     if (!allocated.ok()) return annotate(allocated, absl::StrCat("model ", m->config.name));
     m->shape = backend->shape(m->id);
-    device_of_[m->id] = backend.get();
+    place.budget.take(m->id, pages[i] * requests[i].page_bytes + requests[i].other_bytes);
     const int64_t rows = m->pool.pages * m->pool.page_rows;
     if (rows >= m->shape.max_positions) continue;
     context.report(absl::StrCat(m->config.name, ": its KV pages hold ", rows,
                                 " rows, of a context of ", m->shape.max_positions,
                                 " (memory_bytes of ", device.name(), ")"));
   }
-  if (device.kind == DeviceKind::kCuda && !device.packed_products.has_value()) {
-    packable_.emplace_back(device, backend.get());
+  if (!context.running && device.kind == DeviceKind::kCuda && !device.packed_products.has_value()) {
+    packable_.emplace_back(device, backend);
   }
-  return devices_.emplace_back(std::move(backend)).get();
+  return backend;
+}
+
+void TorchLoader::unload(const LoadedModel& model) {
+  const auto place = places_.find(model.config.device);
+  if (place == places_.end() || place->second.device == nullptr) return;
+  place->second.device->unload(model.id);
+  place->second.budget.give_back(model.id);
+  return_freed_memory();
 }
 
 class TorchLora final : public OpenLora {
@@ -240,7 +301,7 @@ class TorchLora final : public OpenLora {
 
 absl::StatusOr<std::unique_ptr<OpenLora>> TorchLoader::open_lora(const LoadedModel& model,
                                                                  const std::string& path) {
-  TorchDevice* const device = device_of_.at(model.id);
+  TorchDevice* const device = device_of(model);
   TANDEM_ASSIGN_OR_RETURN(const LoraFile header, device->open_lora_header(model.id, path));
   return std::make_unique<TorchLora>(device, model.id, path, header);
 }

@@ -134,11 +134,19 @@ std::string in_megabytes(int64_t bytes) {
 
 PrefixStore::PrefixStore(const EngineConfig& config, const std::vector<LoadedModel*>& models)
     : folder_(config.prefix_store), most_bytes_(config.prefix_store_bytes) {
-  for (const LoadedModel* m : models) {
-    if (std::optional<PageKind> kind = page_kind_of(*m)) {
-      files_.push_back({m, absl::StrCat(folder_, "/", file_name(*m)), *std::move(kind), {}});
-    }
-  }
+  for (const LoadedModel* m : models) add(*m);
+}
+
+void PrefixStore::add(const LoadedModel& model) {
+  std::optional<PageKind> kind = page_kind_of(model);
+  if (!kind) return;
+  const MutexLock lock(&mutex_);
+  files_.push_back({&model, absl::StrCat(folder_, "/", file_name(model)), *std::move(kind), {}});
+}
+
+void PrefixStore::forget(const LoadedModel& model) {
+  const MutexLock lock(&mutex_);
+  std::erase_if(files_, [&model](const File& file) { return file.model == &model; });
 }
 
 size_t PrefixStore::most_pages(const PageKind& kind) const {

@@ -28,6 +28,11 @@ class PrefixStore {
   // config.prefix_store is set. `models` are loaded and outlive this.
   PrefixStore(const EngineConfig& config, const std::vector<LoadedModel*>& models);
 
+  // Saves pages of a model that was loaded later, or no pages of a model any more. Thread-safe.
+  // forget() waits for save().
+  void add(const LoadedModel& model);
+  void forget(const LoadedModel& model);
+
   // Fills the pools of `loop` with the files' pages, as many as there are free ones. They are
   // cached, so sequences evict them. A missing file is no error, and neither is one of another
   // build or model, which is ignored with a line of progress. Returns the first error; pages before

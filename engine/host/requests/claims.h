@@ -1,6 +1,8 @@
-// What a request holds of the bounded resources: a share of the queue until it is admitted, and
-// memory and an open request of its client until it ends.
+// What a request holds of the bounded resources: a share of the queue until it is admitted, memory
+// and an open request of its client until it ends, and its deployment.
 #pragma once
+
+#include <memory>
 
 #include "engine/base/memory_account.h"
 #include "engine/host/requests/quotas.h"
@@ -12,6 +14,7 @@ struct Claims {
   WaitingBudget::Share waiting;
   MemoryAccount::Charge memory;
   Quotas::OpenRequest open;
+  std::shared_ptr<const void> deployment = nullptr;  // until nothing of the request is left
 
   void admitted() { waiting.release(); }
   // Called before the client learns of the end, so that its next request is not refused.

@@ -9,12 +9,6 @@
 #include "engine/sched/timers.h"
 
 namespace tandem {
-namespace {
-
-absl::Status cancelled() { return absl::CancelledError("cancelled by the client"); }
-
-}  // namespace
-
 absl::Status shutting_down() {
   return with_reason(absl::UnavailableError("the server is shutting down"), "DRAINING");
 }
@@ -72,22 +66,22 @@ absl::Status Ingress::enter(Arrival arrival) {
   return absl::OkStatus();
 }
 
-bool Ingress::cancel(RequestId id) {
+bool Ingress::cancel(RequestId id, const absl::Status& status) {
   const MutexLock lock(&mutex_);
   if (const auto waiter = waiting_.find(id); waiter != waiting_.end()) {
-    answer_locked(waiter->second, cancelled());
+    answer_locked(waiter->second, status);
     return true;
   }
   const auto started = started_.find(id);
   if (started == started_.end()) return false;
-  started->second = true;
+  started->second.Update(status);
   return true;
 }
 
 absl::Status Ingress::hand_over(RequestId id, absl::FunctionRef<void()> submit) {
   const MutexLock lock(&mutex_);
   const auto started = started_.find(id);
-  if (started->second) return cancelled();
+  if (!started->second.ok()) return started->second;
   if (stopping_) return shutting_down();
   submit();
   started_.erase(started);
@@ -156,7 +150,7 @@ void Ingress::run() {
     ledger_.admit(waiter.account);
     ledger_.charge_prompt(waiter.account, waiter.arrival.bytes);
     const RequestId id = waiter.arrival.id;
-    started_.emplace(id, false);
+    started_.emplace(id, absl::OkStatus());
     lock.unlock();
     waiter.arrival.start(absl::OkStatus());
     waiter.arrival.start = nullptr;  // frees its captures without the lock

@@ -55,8 +55,8 @@ class Ingress {
   // arrival is dropped and not started.
   absl::Status enter(Arrival arrival);
 
-  // Ends the request with CANCELLED, at once or in hand_over(). False: it is not here.
-  bool cancel(RequestId id);
+  // Ends the request with `status`, at once or in hand_over(). False: it is not here.
+  bool cancel(RequestId id, const absl::Status& status);
 
   // Called within `start`: calls `submit` and forgets the request, unless it was cancelled or the
   // engine stops. If a later cancel() returns false, `submit` has been called.
@@ -96,8 +96,8 @@ class Ingress {
   std::unordered_map<RequestId, Queue::iterator> waiting_ ABSL_GUARDED_BY(mutex_);
   // Of waiting_.
   std::set<std::pair<TimePoint, RequestId>> expiries_ ABSL_GUARDED_BY(mutex_);
-  // True: cancelled meanwhile.
-  std::unordered_map<RequestId, bool> started_ ABSL_GUARDED_BY(mutex_);
+  // Not OK: cancelled meanwhile.
+  std::unordered_map<RequestId, absl::Status> started_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool quit_ ABSL_GUARDED_BY(mutex_) = false;
 

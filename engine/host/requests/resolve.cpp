@@ -225,7 +225,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.client = request.client;
   spec.salt = deployment.prefix_salt(request.client);
   spec.deadline = request.deadline;
-  spec.series = deployment.series.at(resolved.method);
+  spec.series = deployment.series.at(resolved.method).get();
   spec.adapter_series = adapter ? adapter->series.get() : nullptr;
   spec.lease = adapter;
   return resolved;

@@ -385,7 +385,7 @@ struct Recorder : PrefixListener {
 TEST(PrefixIndex, TellsAListenerWhatAnyRequestMayUse) {
   Recorder recorder;
   Fixture f(6);
-  f.index.listen(&recorder, "m", ModelId(3));
+  f.index.listen(&recorder, "m", 3);
   f.leave({1, 2, 3, 4, 9});
   f.leave({1, 2, 5, 6});
   EXPECT_EQ(recorder.prompts(), (std::set<Tokens>{{1, 2}, {1, 2, 3, 4}, {1, 2, 5, 6}}));
@@ -406,9 +406,16 @@ TEST(PrefixIndex, TellsAListenerWhatAnyRequestMayUse) {
 
 TEST(PrefixIndex, IdsOfInstancesDiffer) {
   Recorder recorder;
+  {
+    Fixture ended;
+    ended.index.listen(&recorder, "m", 7);
+    ended.leave({1, 2, 3, 4});
+    EXPECT_EQ(recorder.held.size(), 2U);
+  }
+  EXPECT_EQ(recorder.held.size(), 0U) << "the pages of a model that is unloaded";
   Fixture one, other;
-  one.index.listen(&recorder, "m", ModelId(0));
-  other.index.listen(&recorder, "m", ModelId(1));
+  one.index.listen(&recorder, "m", 0);
+  other.index.listen(&recorder, "m", 1);
   for (Fixture* f : {&one, &other, &one}) f->leave({1, 2, 3, 4});
   EXPECT_EQ(recorder.held.size(), 4U);
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,10 +13,10 @@
 namespace tandem {
 namespace {
 
-Deployment deployment(const std::string& name, const std::vector<std::string>& adapters) {
-  Deployment d;
-  d.name = name;
-  for (const std::string& adapter : adapters) d.adapters->pin({.name = adapter});
+DeploymentRef deployment(const std::string& name, const std::vector<std::string>& adapters) {
+  const auto d = std::make_shared<Deployment>();
+  d->name = name;
+  for (const std::string& adapter : adapters) d->adapters->pin({.name = adapter});
   return d;
 }
 
@@ -39,7 +40,7 @@ class Targets : public ::testing::Test {
     return std::string(status.GetPayload(kReasonPayload).value_or(absl::Cord()));
   }
 
-  std::vector<Deployment> all_;
+  DeploymentTable all_;
 };
 
 TEST_F(Targets, EachFormNamesTheSameAdapter) {
@@ -82,7 +83,7 @@ TEST_F(Targets, UnknownNamesAreAnsweredWithTheKnownOnes) {
 }
 
 TEST(Target, WithoutAdaptersOnlyDeploymentsAreListed) {
-  std::vector<Deployment> all;
+  DeploymentTable all;
   all.push_back(deployment("a", {}));
   all.push_back(deployment("b", {}));
   EXPECT_EQ(find_target(all, "nope").status().message(), "model: \"nope\"; known: \"a\", \"b\"");

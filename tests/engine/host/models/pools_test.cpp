@@ -94,5 +94,24 @@ TEST(DividePages, RefusesPagesThatTheBudgetDoesNotHold) {
             "kv_pages of model n: 10 of 1000 bytes; allowed: at most 9 with memory_bytes: 9999");
 }
 
+TEST(DeviceBudget, LaterModelsShareWhatIsLeft) {
+  DeviceBudget budget;
+  const std::vector<PoolRequest> one = {request("m", 1000, 100, 6)};
+  ASSERT_TRUE(budget.divide("cpu:0", one, 10'000, false, 3).ok());
+  budget.take(ModelId(0), 6000);
+  EXPECT_EQ(budget.divide("cpu:0", one, 10'000, false, 3).status().message(),
+            "device cpu:0 (other models have 6000 bytes): kv_pages of model m: 6 of 1000 bytes; "
+            "allowed: at most 4 with memory_bytes: 4000");
+  EXPECT_TRUE(budget.divide("cpu:0", one, 10'000, /*remaining=*/true, 3).ok());
+  budget.take(ModelId(1), 9000);
+  EXPECT_EQ(budget.taken(), 15'000);
+  EXPECT_EQ(budget.divide("cpu:0", one, 10'000, false, 3).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  budget.give_back(ModelId(0));
+  budget.give_back(ModelId(1));
+  budget.give_back(ModelId(1));
+  EXPECT_TRUE(budget.divide("cpu:0", one, 10'000, false, 3).ok());
+}
+
 }  // namespace
 }  // namespace tandem

@@ -122,17 +122,17 @@ TEST(Ingress, RefusedRequestsAreDropped) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(), HasSubstr("2 requests are being tokenized; allowed: 2"));
   EXPECT_EQ(prompt.use_count(), 1);
-  EXPECT_TRUE(held.ingress_->cancel(2));  // makes room for the last one
-  held.ingress_->cancel(held.holder_);
+  EXPECT_TRUE(held.ingress_->cancel(2, absl::CancelledError("")));  // makes room for the last one
+  held.ingress_->cancel(held.holder_, absl::CancelledError(""));
 }
 
 TEST(Ingress, TheCancelledIsAnsweredWithoutATurn) {
   Held held;
   EXPECT_TRUE(held.enter("a").ok());
-  EXPECT_TRUE(held.ingress_->cancel(held.last_id_));
+  EXPECT_TRUE(held.ingress_->cancel(held.last_id_, absl::CancelledError("")));
   EXPECT_THAT(held.answered(), ElementsAre("a CANCELLED"));
-  EXPECT_FALSE(held.ingress_->cancel(held.last_id_));
-  EXPECT_TRUE(held.ingress_->cancel(held.holder_));
+  EXPECT_FALSE(held.ingress_->cancel(held.last_id_, absl::CancelledError("")));
+  EXPECT_TRUE(held.ingress_->cancel(held.holder_, absl::CancelledError("")));
   held.open();
   EXPECT_EQ(held.passed_.code(), absl::StatusCode::kCancelled);
 }
