@@ -142,7 +142,7 @@ class Dispatcher {
   const LateDone late_done_;
   int late_ = 0;                            // works whose answers are late
   std::deque<DeviceScheduler> schedulers_;  // by device; not moved, as pools point to their logs
-  std::vector<Model> models_;               // by model
+  std::deque<Model> models_;                // by model; not moved, as methods keep their times
   bool has_replicas_ = false;
   std::vector<PendingTransfer> transfers_;  // oldest first
   std::vector<PendingRemoval> removals_;    // oldest first
