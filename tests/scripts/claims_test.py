@@ -1,5 +1,6 @@
 """docs/reports/claims.md and scripts/claims: commands exist, no verdict is empty, nights resume."""
 
+import functools
 import importlib.machinery
 import importlib.util
 import re
@@ -63,13 +64,8 @@ def test_all_tables_figures_and_theorems_have_a_row():
     assert "PP-TH41" in {row.row for row in ROWS}
 
 
-def help_of(words: list[str]) -> str:
-    if words[0].startswith("scripts/"):
-        script = (ROOT / words[0]).read_text(encoding="utf-8")
-        module = re.search(r'-m ([\w.]+) "\$@"', script)[1]  # the wrapper builds before it runs it
-    else:
-        assert words[1] == "-m"
-        module = words[2]
+@functools.cache
+def help_of(module: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", module, "--help"],
         cwd=ROOT,
@@ -78,6 +74,14 @@ def help_of(words: list[str]) -> str:
         check=True,
     )
     return done.stdout
+
+
+def module_of(words: list[str]) -> str:
+    if words[0].startswith("scripts/"):  # a wrapper, which builds before it runs a module
+        script = (ROOT / words[0]).read_text(encoding="utf-8")
+        return re.search(r'-m ([\w.]+) "\$@"', script)[1]
+    assert words[:2] == ["python", "-m"]
+    return words[2]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -90,7 +94,7 @@ def test_programs_and_options_exist(command):
         files = list((ROOT / "tests/engine" / module).rglob("*_test.cpp"))
         assert any(re.search(pattern, f.read_text(encoding="utf-8")) for f in files), pattern
         return
-    text = help_of(words)
+    text = help_of(module_of(words))
     for word in words:
         if word.startswith("--"):
             assert re.search(rf"{re.escape(word)}\b", text), word
