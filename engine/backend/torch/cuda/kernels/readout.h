@@ -808,8 +808,9 @@ __global__ void __launch_bounds__(kReadThreads)
   if (threadIdx.x == 0) cuts[row] = cut;
 }
 
+// One block per multiprocessor: for two, the compiler spills.
 template <class Drawn>
-__global__ void __launch_bounds__(kReadThreads)
+__global__ void __launch_bounds__(kReadThreads, 1)
     weigh_parts_kernel(Ptr<const float> logits, int64_t stride, Ptr<const RowQuestion> questions,
                        ReadSplit split, Ptr<const RowCut> cuts, Ptr<Drawn> draws,
                        Ptr<double> sums) {
