@@ -96,7 +96,8 @@ class Chain {
     }
     if (!parts.ends) return;
     multiply(all, 4, 0, rows.rows, blocks, x_, logits_);
-    answer_rows(stream, logits_.ptr(), s_.vocab, asked_.ptr(), answers_.ptr(), rows.rows);
+    answer_rows(stream, logits_.ptr(), s_.vocab, ReadChanges(), asked_.ptr(), answers_.ptr(),
+                rows.rows);
     launched("answer_rows");
   }
 

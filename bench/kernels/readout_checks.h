@@ -79,6 +79,64 @@ inline double exact_sum(const std::vector<float>& weights) {
   return total;
 }
 
+// What changes rows: see RowChanges.
+struct Changed {
+  std::vector<RowChange> changes;
+  std::vector<ChosenToken> drafts;
+  std::vector<RowAnswer> kept;
+};
+
+// engine/sampling/processors.h
+inline void exact_changes(float* x, const RowQuestion& q, const Changed& all) {
+  std::vector<float> bias(static_cast<size_t>(q.vocab), -0.0f);
+  std::vector<int32_t> count(static_cast<size_t>(q.vocab), -1);
+  for (int32_t i = q.first_change; i < q.first_change + q.changes; ++i) {
+    const RowChange& c = all.changes[static_cast<size_t>(i)];
+    bias[static_cast<size_t>(c.token)] = c.bias;
+    count[static_cast<size_t>(c.token)] = c.count;
+  }
+  for (int32_t i = q.first_draft; i < q.first_draft + q.drafts; ++i) {
+    const ChosenToken& c = all.drafts[static_cast<size_t>(i)];
+    const int32_t token = c.of(all.kept[static_cast<size_t>(c.answer)]);
+    if (token < 0 || token >= q.vocab) continue;
+    int32_t& n = count[static_cast<size_t>(token)];
+    n = std::max(n, 0) + 1;
+  }
+  for (int32_t v = 0; v < q.vocab; ++v) {
+    float y = plus(x[v], bias[static_cast<size_t>(v)]);
+    const int32_t n = count[static_cast<size_t>(v)];
+    if (n >= 0) y = y < 0 ? times(y, q.repetition) : y / q.repetition;
+    if (n > 0) y = plus(y, -std::fma(q.frequency, static_cast<float>(n), q.presence));
+    x[v] = y;
+  }
+}
+
+// The last token that truncation keeps, or a bound of logits and any token. order: by rank
+inline void exact_cut(RowAnswer& a, const float* x, const std::vector<float>& w,
+                      const std::vector<int32_t>& order, const RowQuestion& q) {
+  if (q.top_k > 0 && q.top_k < q.vocab) a.cut = x[order[static_cast<size_t>(q.top_k) - 1]];
+  if (q.top_p < 1) {
+    const auto units = [&](int32_t v) {
+      return x[v] < a.cut ? 0 : static_cast<uint64_t>(times(w[static_cast<size_t>(v)], 0x1p35f));
+    };
+    uint64_t all = 0, before = 0;
+    for (const int32_t v : order) all += units(v);
+    const double share = static_cast<double>(q.top_p) * static_cast<double>(all);
+    size_t kept = 0;
+    for (; kept == 0 || static_cast<double>(before) < share; ++kept) before += units(order[kept]);
+    a.cut_id = order[kept - 1];
+    a.cut = x[a.cut_id];
+  }
+  if (q.min_reach > 0) return;
+  const double least = static_cast<double>(a.max) + q.min_reach;
+  if (!(least > static_cast<double>(a.cut))) return;
+  a.cut = static_cast<float>(least);
+  if (static_cast<double>(a.cut) < least) {
+    a.cut = std::nextafter(a.cut, std::numeric_limits<float>::infinity());
+  }
+  a.cut_id = kNoToken;
+}
+
 inline RowAnswer exact_answer(const float* x, const RowQuestion& q) {
   RowAnswer a;
   std::vector<int32_t> order;
@@ -103,7 +161,14 @@ inline RowAnswer exact_answer(const float* x, const RowQuestion& q) {
   };
   if (q.sums != 0) a.log_sum = exact_sum(weights(1));
   if (q.inverse_temperature == 0) return a;
-  const std::vector<float> w = weights(q.inverse_temperature);
+  std::vector<float> w = weights(q.inverse_temperature);
+  if (q.truncates()) {
+    std::sort(order.begin(), order.end(), first);
+    exact_cut(a, x, w, order, q);
+    for (int32_t v = 0; v < q.vocab; ++v) {
+      if (x[v] < a.cut || (x[v] == a.cut && v > a.cut_id)) w[static_cast<size_t>(v)] = 0;
+    }
+  }
   a.total = exact_sum(w);
   float best = 0;
   for (int32_t v = 0; v < q.vocab; ++v) {
@@ -128,7 +193,8 @@ inline bool same_answer(const RowAnswer& a, const RowAnswer& b, const RowQuestio
   if (q.scored >= 0) same = same && a.scored == b.scored;
   if (q.sums != 0) same = same && a.log_sum == b.log_sum;
   if (q.inverse_temperature == 0) return same;
-  return same && a.total == b.total && a.drawn == b.drawn && a.drawn_logit == b.drawn_logit;
+  return same && a.total == b.total && a.drawn == b.drawn && a.drawn_logit == b.drawn_logit &&
+         a.cut == b.cut && a.cut_id == b.cut_id;
 }
 
 // Logits, every second row with many ties. One row of eight has a NaN, one an infinity.
@@ -156,28 +222,103 @@ inline std::vector<RowQuestion> questions(int64_t rows, int64_t vocab, uint64_t 
     q.inverse_temperature = r % 4 == 0 ? 0.0f : 0.5f * static_cast<float>(r % 4);
     q.key[0] = bits_at(seed + 1, r);
     q.key[1] = bits_at(seed + 2, r);
+    if (r % 16 == 1 || r % 16 == 3) q.top_k = static_cast<int32_t>(5 * r);
+    if (r % 16 == 2 || r % 16 == 3) q.top_p = 0.8f;
+    if (r % 16 == 5) q.min_reach = -0.75;
     all.push_back(q);
   }
   return all;
 }
 
+// Changes of rows that ask for nothing else yet: of every other token, up to some number of them.
+// Every seventh one is a ban.
+inline Changed changes_of(std::vector<RowQuestion>& asked, uint64_t seed) {
+  Changed changed;
+  std::vector<RowChange>& all = changed.changes;
+  for (int32_t i = 0; i < 4; ++i) {  // the last one is not valid
+    RowAnswer& a = changed.kept.emplace_back();
+    a.valid = i < 3 ? 1 : 0;
+    a.argmax = 3 * i;
+    a.drawn = 5;
+    for (int32_t& t : a.top) t = 4;
+  }
+  for (size_t r = 0; r < asked.size(); ++r) {
+    RowQuestion& q = asked[r];
+    q.first_change = static_cast<int32_t>(all.size());
+    q.first_draft = static_cast<int32_t>(changed.drafts.size());
+    q.repetition = 1.3f;
+    q.frequency = 0.25f;
+    q.presence = -0.1f;
+    if (r % 3 == 2) continue;
+    q.drafts = static_cast<int32_t>(r % 7);
+    for (int32_t i = 0; i < q.drafts; ++i) {
+      changed.drafts.push_back({static_cast<int32_t>(bits_at(seed + 1, i) % 4), i % 4 - 2});
+    }
+    q.changes = std::min(q.vocab / 2, static_cast<int32_t>(40 * r));
+    for (int32_t i = 0; i < q.changes; ++i) {
+      RowChange c;
+      c.token = 2 * i;
+      c.bias = i % 7 == 3 ? -std::numeric_limits<float>::infinity()
+                          : number_at(seed, static_cast<int64_t>(all.size()));
+      c.count = i % 5 - 1;
+      all.push_back(c);
+    }
+  }
+  return changed;
+}
+
+// Memory of divided rows.
+struct ReadBuffers {
+  ReadBuffers(int64_t rows, const ReadSplit& split)
+      : scans(rows * split.parts),
+        cuts(rows),
+        draws(rows * split.parts),
+        sums(rows * 2 * ReadScratch::blocks(split)) {}
+  ReadScratch scratch() const { return {scans.ptr(), cuts.ptr(), draws.ptr(), sums.ptr()}; }
+
+  Buffer<PartScan> scans;
+  Buffer<RowCut> cuts;
+  Buffer<Ranking> draws;
+  Buffer<double> sums;
+};
+
 inline void check_readout(Report& report, const std::string& name, int64_t vocab, uint64_t seed) {
   constexpr int64_t kRows = 16;
-  const std::vector<float> logits = random_logits(kRows, vocab, seed);
-  const std::vector<RowQuestion> asked = questions(kRows, vocab, seed);
+  const std::vector<float> unchanged = random_logits(kRows, vocab, seed);
+  std::vector<float> logits = unchanged;
+  std::vector<RowQuestion> asked = questions(kRows, vocab, seed);
+  const Changed changes = changes_of(asked, seed + 3);
   const Buffer<float> x(logits);
+  const Buffer<RowChange> device_changes(changes.changes);
+  const Buffer<ChosenToken> device_drafts(changes.drafts);
+  const Buffer<RowAnswer> device_kept(changes.kept);
+  const ReadChanges changed = {device_changes.ptr(), device_drafts.ptr(), device_kept.ptr()};
   const Buffer<RowQuestion> device_asked(asked);
   const Buffer<RowAnswer> answers(kRows);
-  answer_rows(stream, x.ptr(), vocab, device_asked.ptr(), answers.ptr(), kRows);
+  answer_rows(stream, x.ptr(), vocab, changed, device_asked.ptr(), answers.ptr(), kRows);
   finish("answer_rows");
   const std::vector<RowAnswer> got = answers.read();
   std::vector<int> same(kRows);
   on_all_cores(kRows, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const auto i = static_cast<size_t>(r);
+      exact_changes(logits.data() + r * vocab, asked[i], changes);
       same[i] = same_answer(got[i], exact_answer(logits.data() + r * vocab, asked[i]), asked[i]);
     }
   });
+  for (const int32_t part :
+       {kSumBlock, 16 * kSumBlock}) {  // divided, of which some parts are empty
+    const ReadSplit split = {static_cast<int32_t>((vocab + part - 1) / part), part};
+    const ReadBuffers buffers(kRows, split);
+    const Buffer<float> again(unchanged);
+    answer_rows(stream, again.ptr(), vocab, changed, device_asked.ptr(), answers.ptr(), kRows,
+                split, buffers.scratch());
+    finish("answer_rows of parts");
+    const std::vector<RowAnswer> parts = answers.read();
+    bool all = true;
+    for (size_t r = 0; r < kRows; ++r) all = all && same_answer(parts[r], got[r], asked[r]);
+    report.same(name + ".parts_" + std::to_string(part), all);
+  }
   for (int64_t r = 0; r < kRows; ++r) {
     if (same[static_cast<size_t>(r)] == 0)
       report.fail(name + ".row_" + std::to_string(r), "differs");

@@ -332,22 +332,33 @@ class Times {
   void readout_times(int64_t vocab) {
     const Buffer<float> logits(32 * vocab, seed_, 12);
     const Buffer<RowAnswer> answers(32);
+    std::vector<RowChange> neutral(512);  // so that every repetition reads the same logits
+    for (size_t i = 0; i < neutral.size(); ++i) neutral[i].token = static_cast<int32_t>(7 * i);
+    const Buffer<RowChange> changes(neutral);
     struct Kind {
       const char* name;
       RowQuestion question;
     };
-    std::vector<Kind> kinds = {{"greedy", {}}, {"sampled", {}}, {"top_8", {}}, {"sums", {}}};
+    std::vector<Kind> kinds = {{"greedy", {}}, {"sampled", {}}, {"top_8", {}},  {"sums", {}},
+                               {"top_p", {}},  {"top_k", {}},   {"changed", {}}};
     kinds[1].question.inverse_temperature = 1;
     kinds[2].question.top = kAnsweredTop;
     kinds[3].question.sums = 1;
+    kinds[4].question.inverse_temperature = kinds[5].question.inverse_temperature = 1;
+    kinds[4].question.top_p = 0.9f;
+    kinds[5].question.top_k = 40;
+    kinds[6].question.repetition = 1;
+    kinds[6].question.changes = std::min(512, static_cast<int>(vocab) / 7);
     for (Kind& kind : kinds) {
       kind.question.vocab = static_cast<int32_t>(vocab);
       const Buffer<RowQuestion> asked(std::vector<RowQuestion>(32, kind.question));
       for (const int n : {1, 8, 32}) {
         put("readout." + std::string(kind.name) + ".vocab_" + std::to_string(vocab) + ".rows_" +
                 std::to_string(n),
-            4 * n * vocab, 1,
-            [&](int) { answer_rows(stream, logits.ptr(), vocab, asked.ptr(), answers.ptr(), n); });
+            4 * n * vocab, 1, [&](int) {
+              answer_rows(stream, logits.ptr(), vocab, {changes.ptr(), nullptr, nullptr},
+                          asked.ptr(), answers.ptr(), n);
+            });
       }
     }
     const Buffer<int32_t> token(32), to(32);

@@ -20,12 +20,14 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "engine/base/ids.h"
 #include "engine/base/sampling_params.h"
 #include "engine/pass/constraint.h"
 #include "engine/pass/pass.h"
 #include "engine/pass/token_history.h"
+#include "engine/sampling/row_answer.h"
 
 namespace tandem::sampling {
 
@@ -38,6 +40,13 @@ Processors processors_of(const SamplingParams& params);
 // beyond the vocabulary are ignored.
 void apply_processors(const Processors& processors, const TokenCounts& seen, int position,
                       std::span<float> logits);
+
+// The same as changes of single logits, for devices: appends those of tokens below question.vocab,
+// and sets the question's penalties.
+void changes_of(const Processors& processors, const TokenCounts& seen, int position,
+                RowQuestion& question, std::vector<RowChange>& changes);
+// Makes the question's changes. logits: [question.vocab]
+void apply_changes(const RowQuestion& question, const RowChanges& all, std::span<float> logits);
 
 // False: a row of the path has no token, as masks have none. Such rows are not constrained.
 bool is_constrained(const TokenCounts& seen);

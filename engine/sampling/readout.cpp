@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,8 +38,9 @@ sampling::RaceKey key_of(const Read& read, Purpose purpose, int position) {
 
 }  // namespace
 
-RowAnswer answer_row(std::span<const float> row, const RowQuestion& q) {
+RowAnswer answer_row(std::span<float> row, const RowQuestion& q, const RowChanges& changes) {
   RowAnswer a;
+  sampling::apply_changes(q, changes, row);
   const sampling::Scan scan = sampling::scan(row);
   a.valid = scan.valid ? 1 : 0;
   if (!scan.valid) return a;
@@ -52,15 +54,16 @@ RowAnswer answer_row(std::span<const float> row, const RowQuestion& q) {
     a.top_logit[i] = row[static_cast<size_t>(best[i])];
   }
   if (q.scored >= 0) a.scored = row[static_cast<size_t>(q.scored)];
-  const auto sum = [&](float scale, float* weight) {
-    return sampling::row_sum(row.size(), [&](size_t i) {
-      return weight[i] = sampling::exp_nonpositive((row[i] - scan.max) * scale);
-    });
-  };
-  scratch.weight.resize(row.size());
-  if (q.sums != 0) a.log_sum = sum(1, scratch.weight.data());
+  if (q.sums != 0) {
+    a.log_sum = sampling::row_sum(
+        row.size(), [&](size_t i) { return sampling::exp_nonpositive(row[i] - scan.max); });
+  }
   if (q.inverse_temperature > 0) {
-    a.total = sum(q.inverse_temperature, scratch.weight.data());
+    const sampling::Cuts cuts{q.inverse_temperature, q.top_k, q.top_p, q.min_reach};
+    const sampling::Warped warped = sampling::warp(cuts, row, scan, scratch);
+    a.total = warped.total;
+    a.cut = warped.cut;
+    a.cut_id = warped.cut_id;
     a.drawn = sampling::race(scratch.weight, {q.key[0], q.key[1]});
     if (a.drawn >= 0) a.drawn_logit = row[static_cast<size_t>(a.drawn)];
   }
@@ -228,9 +231,39 @@ bool RowReader::left_out(const Read& read) {
 
 bool RowReader::can_ask(const Read& read) {
   const Warp& warp = read.warp;
-  if (warp.processors != nullptr || read.keep || read.top > kAnsweredTop) return false;
+  if (read.keep || read.top > kAnsweredTop) return false;
+  if (const Processors* const processors = warp.processors.get()) {
+    if (processors->constraint || (read.logprob && read.raw_logprob)) return false;
+  }
   if (warp.greedy() || !wants_warped(read)) return true;
-  return !warp.truncates() && (read.match || !read.against.valid());
+  return warp.typical_p >= 1 && (read.match || !read.against.valid());
+}
+
+absl::StatusOr<RowQuestion> RowReader::ask(const Work::Output& output, int position, int vocab,
+                                           const CachedOf& cached_of, Questions& all) {
+  RowQuestion q = question(*work_, output, position, vocab);
+  const Read& read = work_->pass->read[static_cast<size_t>(output.read)];
+  const Processors* const processors = read.warp.processors.get();
+  if (processors == nullptr) return q;
+  q.first_draft = static_cast<int32_t>(all.drafts.size());
+  if (processors->counts_tokens()) {
+    cached_of_ = cached_of ? &cached_of : nullptr;
+    const absl::Status counted = count(*processors, output, position);
+    cached_of_ = nullptr;
+    TANDEM_RETURN_IF_ERROR(counted);
+    const auto add = [&](Token t) {
+      if (t <= kDraft) all.drafts.push_back(drafts_[static_cast<size_t>(kDraft - t)]);
+    };
+    const int before = std::max(0, work_->past - history().known());  // of later_
+    for (int i = 0; i < before; ++i) add(later_[static_cast<size_t>(i)]);
+    for (const int row : path_) add(run_tokens_[static_cast<size_t>(row)]);
+  }
+  q.drafts = static_cast<int32_t>(all.drafts.size()) - q.first_draft;
+  if (q.drafts > kMostRowDrafts) return absl::UnimplementedError("too many unknown drafts");
+  q.first_change = static_cast<int32_t>(all.changes.size());
+  sampling::changes_of(*processors, history().counts(), position, q, all.changes);
+  q.changes = static_cast<int32_t>(all.changes.size()) - q.first_change;
+  return q;
 }
 
 RowQuestion RowReader::question(const Work& work, const Work::Output& output, int position,
@@ -249,7 +282,11 @@ RowQuestion RowReader::question(const Work& work, const Work::Output& output, in
       read.max_prob || !read.score.empty() || (read.logprob && (greedy || read.raw_logprob));
   q.sums = sums ? 1 : 0;
   if (greedy || !wants_warped(read)) return q;
-  q.inverse_temperature = sampling::inverse_temperature(warp);
+  const sampling::Cuts cuts = sampling::cuts_of(warp);
+  q.inverse_temperature = cuts.inverse_temperature;
+  q.top_k = cuts.top_k < q.vocab ? cuts.top_k : 0;
+  q.top_p = cuts.top_p;
+  q.min_reach = cuts.min_reach;
   const Purpose purpose = read.judges() ? Purpose::kToken : purpose_of(read, *work.pass);
   const sampling::RaceKey key = key_of(read, purpose, position);
   std::copy(key.begin(), key.end(), q.key);
@@ -281,6 +318,8 @@ absl::Status RowReader::read(const Work::Output& output, const RowAnswer& a, int
   warped.max = a.max;
   warped.inverse_temperature = q.inverse_temperature;
   warped.total = a.total;
+  warped.cut = a.cut;
+  warped.cut_id = a.cut_id;
   const auto logprob = [&](Token t, float logit) {
     return greedy || read.raw_logprob ? static_cast<float>(double{logit} - a.max - log_sum)
                                       : warped.logprob(t, logit);
@@ -358,29 +397,50 @@ absl::Status RowReader::begin_counts(int prompt_tokens) {
                      end != n ? absl::StrCat(end, " rows, the cache ", n)
                               : absl::StrCat("no rows from ", known, " to ", work.history_begin)));
   }
+  drafts_.clear();
+  later_.clear();
   auto chosen = work.history_chosen.begin();
   for (int row = known; row < n; ++row) {
     Token token = work.history[static_cast<size_t>(row - work.history_begin)];
     while (chosen != work.history_chosen.end() && chosen->first < row) ++chosen;
     if (chosen != work.history_chosen.end() && chosen->first == row) {
-      TANDEM_ASSIGN_OR_RETURN(token, store_->pick(chosen->second.ref, chosen->second.id));
+      TANDEM_ASSIGN_OR_RETURN(token, pick(chosen->second));
     }
-    history.append(token);
+    if (later_.empty() && token > kDraft) {
+      history.append(token);
+    } else {
+      later_.push_back(token);
+    }
   }
+  const int end_known = history.known();  // of the rows whose tokens the history has
+  const auto token_of = [&](int row) {
+    return row < end_known ? history.token(row) : later_[static_cast<size_t>(row - end_known)];
+  };
   run_tokens_.clear();
-  for (int row = work.past; row < n; ++row) run_tokens_.push_back(history.token(row));
+  for (int row = work.past; row < n; ++row) run_tokens_.push_back(token_of(row));
   for (int i = work.first; i < work.first + work.count; ++i) {
     const In& in = work.pass->add.in[static_cast<size_t>(i)];
     Token token = in.kind == In::kMask ? -1 : in.id;
     if (in.kind == In::kChosen) {
-      TANDEM_ASSIGN_OR_RETURN(token, store_->pick(in.ref, in.id));
+      TANDEM_ASSIGN_OR_RETURN(token, pick(in));
     }
     run_tokens_.push_back(token);
   }
-  history.count(work.past, prompt_tokens);
+  const int base = std::min(work.past, end_known);
+  TokenCounts& counts = history.count(base, prompt_tokens);
+  for (int row = base; row < work.past; ++row) counts.push(token_of(row));
   path_.clear();
   counting_ = true;
   return absl::OkStatus();
+}
+
+absl::StatusOr<Token> RowReader::pick(const In& in) {
+  absl::StatusOr<Token> token = store_->pick(in.ref, in.id);
+  if (token.ok() || cached_of_ == nullptr) return token;
+  const std::optional<ChosenToken> cached = (*cached_of_)(in);
+  if (!cached) return token;
+  drafts_.push_back(*cached);
+  return static_cast<Token>(kDraft - (std::ssize(drafts_) - 1));
 }
 
 // Draws from scratch_.weight; greedy: the argmax.

@@ -32,6 +32,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -51,8 +52,17 @@
 
 namespace tandem {
 
-// Answers a device's question (row_answer.h) on the CPU. logits: [question.vocab]
-RowAnswer answer_row(std::span<const float> logits, const RowQuestion& question);
+// Answers a device's question (row_answer.h) on the CPU. logits: [question.vocab], to which the
+// changes are made
+RowAnswer answer_row(std::span<float> logits, const RowQuestion& question,
+                     const RowChanges& changes);
+
+// The questions of a step, one per head input, and what they name.
+struct Questions {
+  std::vector<RowQuestion> rows;
+  std::vector<RowChange> changes;
+  std::vector<ChosenToken> drafts;
+};
 
 class RowReader {
  public:
@@ -74,13 +84,19 @@ class RowReader {
   absl::Status read(const Work::Output& output, std::span<float> logits, int position,
                     Token next_input = -1);
 
-  // Whether a RowAnswer (row_answer.h) has all that this read needs: the read has no processors, no
-  // truncation and no kept distribution.
+  // Whether a RowAnswer (row_answer.h) has all that this read needs.
   static bool can_ask(const Read& read);
-  // The question about an output's row. position: of the row. vocab: number of logits. REQUIRES:
-  // can_ask().
+  // The question about an output's row, without changes. position: of the row. vocab: number of
+  // logits. REQUIRES: can_ask().
   static RowQuestion question(const Work& work, const Work::Output& output, int position,
                               int vocab);
+  // The answer that the device retains about a kChosen input; none: it does not.
+  using CachedOf = std::function<std::optional<ChosenToken>(const In&)>;
+  // As question(), and appends to `all` what processors do to the row. cached_of: of picks that are
+  // not in the store; may be null. Errors as read(): also if a penalty counts a token that no pass
+  // has drawn yet. REQUIRES: begin(work); can_ask().
+  absl::StatusOr<RowQuestion> ask(const Work::Output& output, int position, int vocab,
+                                  const CachedOf& cached_of, Questions& all);
   // Has the constraints of the work's outputs prepare what may follow, while the model runs.
   // positions: of the run rows. REQUIRES: picks that are its inputs are in the store.
   absl::Status prepare(const Work& work, std::span<const int32_t> positions);
@@ -105,6 +121,7 @@ class RowReader {
   // After a final draw: has the constraint prepare what may follow `token`.
   void prepare_next(const Read& read, Token token);
   absl::Status begin_counts(int prompt_tokens);
+  absl::StatusOr<Token> pick(const In& in);
   TokenHistory& history() { return work_->token_history ? *work_->token_history : own_history_; }
   Token draw(const Read& read, sampling::Purpose purpose, int position, Token argmax) const;
   // True for a row behind the first rejected draft, whose Out is then unset.
@@ -127,8 +144,13 @@ class RowReader {
   bool counting_ = false;          // the members below are of this work
   TokenHistory own_history_;       // for works without one
   std::vector<Token> run_tokens_;  // by run row; < 0: no token
-  std::vector<int> path_;          // run rows, each an ancestor of the next
-  std::vector<int> climbed_;       // scratch
+  // Picks that only the device knows. Their rows' tokens are kDraft - index.
+  static constexpr Token kDraft = -3;
+  const CachedOf* cached_of_ = nullptr;  // of ask()
+  std::vector<ChosenToken> drafts_;
+  std::vector<Token> later_;  // of rows from history().known() on, up to the cache's end
+  std::vector<int> path_;     // run rows, each an ancestor of the next
+  std::vector<int> climbed_;  // scratch
 
   // Of the current row.
   std::vector<float> raw_;  // logits before processors, if both are read

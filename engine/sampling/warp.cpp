@@ -102,26 +102,29 @@ Scratch::Candidate crossing(std::vector<Scratch::Candidate>& c, double before, d
 int halvings(size_t vocab) { return vocab < 1024 ? 0 : vocab < 16384 ? 4 : 8; }
 
 // The last token that top_p keeps: the last one, best first, whose predecessors weigh less than
-// p * total. Considers logits of at least `cut`.
-Scratch::Candidate nucleus_end(const Warp& warp, std::span<const float> logits, float max,
-                               float cut, double total, Scratch& scratch) {
-  const double p = warp.top_p;
-  const double target = p * total;
-  const float* weight = scratch.weight.data();
+// p * total. Considers logits of at least `cut`. All sums are exact (nucleus_weight()).
+Scratch::Candidate nucleus_end(const Cuts& cuts, std::span<const float> logits, float max,
+                               float cut, Scratch& scratch) {
   const size_t size = logits.size();
+  scratch.nucleus.resize(size);
+  const double total = row_sum(size, [from = scratch.weight.data(), to = scratch.nucleus.data()](
+                                         size_t i) { return to[i] = nucleus_weight(from[i]); });
+  const float* const weight = scratch.nucleus.data();
+  const double p = cuts.top_p;
+  const double target = p * total;
 
   // It lies in [low, high), and `before` is the weight from `high` on. Tokens of weight at most
   // (1 - p) * total / vocab are always cut: together they weigh at most (1 - p) * total. The bound
   // has some slack for rounding.
   const double bound = std::log((1 - p) * total / static_cast<double>(size)) - 1e-3;
-  const double reach = bound * std::max(warp.temperature, kLeastTemperature);
+  const double reach = bound / cuts.inverse_temperature;
   constexpr float kLowest = std::numeric_limits<float>::lowest();
   float low = static_cast<float>(std::max<double>(kLowest, max + reach - 1e-6 * std::abs(max)));
   low = std::max(cut, low);
   float high = kInfinity;
   double before = 0;
 
-  for (int i = warp.top_k > 0 ? 0 : halvings(size); i > 0; --i) {
+  for (int i = cuts.top_k > 0 ? 0 : halvings(size); i > 0; --i) {
     const float middle = low + (std::min(high, max) - low) / 2;
     const double above = row_sum(size, [=](size_t j) {
       const float w = weight[j];  // loaded unconditionally, so that the loop vectorizes
@@ -289,18 +292,35 @@ float inverse_temperature(const Warp& warp) {
   return 1.0f / std::max(warp.temperature, kLeastTemperature);
 }
 
+Cuts cuts_of(const Warp& warp) {
+  Cuts cuts;
+  cuts.inverse_temperature = inverse_temperature(warp);
+  cuts.top_k = warp.top_k;
+  cuts.top_p = warp.top_p;
+  if (warp.min_p > 0) {
+    cuts.min_reach = std::max(warp.temperature, kLeastTemperature) * std::log(double{warp.min_p});
+  }
+  return cuts;
+}
+
 Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, Scratch& scratch) {
+  Warped result = sampling::warp(cuts_of(warp), logits, scan, scratch);
+  if (warp.typical_p < 1) keep_typical(warp, logits, result, scratch);
+  return result;
+}
+
+Warped warp(const Cuts& cuts, std::span<const float> logits, const Scan& scan, Scratch& scratch) {
   const size_t size = logits.size();
   scratch.weight.resize(size);
   float* weight = scratch.weight.data();
 
   Warped result;
   result.max = scan.max;
-  result.inverse_temperature = sampling::inverse_temperature(warp);
+  result.inverse_temperature = cuts.inverse_temperature;
 
-  if (warp.top_k > 0 && static_cast<size_t>(warp.top_k) < size) {
+  if (cuts.top_k > 0 && static_cast<size_t>(cuts.top_k) < size) {
     // On undivided logits: division by the temperature could only add ties.
-    result.cut = kth_largest(logits, static_cast<size_t>(warp.top_k), scratch);
+    result.cut = kth_largest(logits, static_cast<size_t>(cuts.top_k), scratch);
   }
 
   const float max = result.max;
@@ -311,15 +331,13 @@ Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, S
     return weight[i] = logits[i] >= top_k_cut ? w : 0.0f;
   });
 
-  if (warp.top_p < 1) {
-    const Scratch::Candidate last =
-        nucleus_end(warp, logits, max, result.cut, result.total, scratch);
+  if (cuts.top_p < 1) {
+    const Scratch::Candidate last = nucleus_end(cuts, logits, max, result.cut, scratch);
     result.cut = last.logit;
     result.cut_id = last.id;
   }
-  if (warp.min_p > 0) {
-    const double cut =
-        max + std::max(warp.temperature, kLeastTemperature) * std::log(double{warp.min_p});
+  if (cuts.min_reach <= 0) {
+    const double cut = max + cuts.min_reach;
     if (cut > result.cut) {
       result.cut = static_cast<float>(cut);
       if (result.cut < cut) result.cut = std::nextafter(result.cut, kInfinity);
@@ -329,7 +347,6 @@ Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, S
   if (result.cut > top_k_cut || result.cut_id != Warped::kAllOfTie) {
     result.total = cut_weights(logits, result, weight);
   }
-  if (warp.typical_p < 1) keep_typical(warp, logits, result, scratch);
   return result;
 }
 

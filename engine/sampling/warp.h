@@ -9,6 +9,7 @@
 // Pure functions on spans. A Scratch retains its memory between calls and belongs to one thread.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
@@ -39,6 +40,7 @@ struct Scratch {
     float weight;
   };
   std::vector<float> weight;  // [vocab]: what warp() leaves
+  std::vector<float> nucleus;
   std::vector<Candidate> candidate;
   std::vector<float> block_max, sorted;
 };
@@ -65,18 +67,40 @@ struct Warped {
 // The factor of logits; finite.
 float inverse_temperature(const Warp& warp);
 
+// The numbers of a warp that cut below a threshold. A device's RowQuestion has the same.
+struct Cuts {
+  float inverse_temperature = 1;
+  int top_k = 0;         // 0: off
+  float top_p = 1;       // 1: off
+  double min_reach = 1;  // min_p: temperature * log(min_p), added to the largest logit; 1: off
+};
+Cuts cuts_of(const Warp& warp);
+
+// The weight w of a token, in [0, 1], as top_p adds it up: cut to a multiple of 2^-35. Sums of up
+// to 2^18 of these are exact in double. So the nucleus does not depend on the order of summation,
+// and devices with other orders find the same.
+inline float nucleus_weight(float w) {
+  constexpr float kExact = 0x1p-12f;  // numbers of 24 bits from here on are such multiples
+  const float small = w < kExact ? w : kExact;
+  const float cut = static_cast<float>(static_cast<int32_t>(small * 0x1p35f)) * 0x1p-35f;
+  return w < kExact ? cut : w;
+}
+
 // Writes exp((logit - max) / temperature) of the survivors, and 0 elsewhere, to scratch.weight.
 // REQUIRES: warp is not greedy, params.h accepts it, and scan(logits) is valid.
 //   temperature  divides
 //   top_k        keeps tokens not below the k-th largest logit; more than k in a tie
-//   top_p        keeps the most probable tokens while those before them sum to less than p. The
-//                token that crosses p is kept, so at least one is. Of a tie at the end, the lowest
-//                ids stay (Transformers keeps as many, but does not define which)
+//   top_p        keeps the most probable tokens while those before them sum to less than p, in
+//                nucleus_weight(). The token that crosses p is kept, so at least one is. Of a tie
+//                at the end, the lowest ids stay (Transformers keeps as many, but does not define
+//                which)
 //   min_p        keeps tokens with at least min_p times the largest probability
 //   typical_p    keeps the tokens whose log-probability is nearest to its mean (the negative
 //                entropy after the other warpers) until they sum to p; all of a tie in distance
 //                (Meister et al. 2022, "Locally typical sampling"). May drop the best token
 Warped warp(const Warp& warp, std::span<const float> logits, const Scan& scan, Scratch& scratch);
+// Without typical_p.
+Warped warp(const Cuts& cuts, std::span<const float> logits, const Scan& scan, Scratch& scratch);
 
 // The same as probabilities. probs: [vocab], may be `logits` itself. Greedy: one-hot on the argmax.
 void warp_to_probs(const Warp& warp, std::span<const float> logits, std::span<float> probs,

@@ -13,12 +13,21 @@ import sys
 from pathlib import Path
 
 REGISTERS = 128  # of a thread: then four blocks of 128 threads fit a multiprocessor
-REGISTERS_OF = {"answer_rows_kernel": 64}  # blocks of 1,024 threads
+READERS = (
+    "answer_rows_kernel",
+    "scan_parts_kernel",
+    "cut_rows_kernel",
+    "weigh_parts_kernel",
+    "merge_answers_kernel",
+)  # blocks of 1,024 threads
+REGISTERS_OF = dict.fromkeys(READERS, 64)
 # Range reduction of sine and cosine keeps a few words in local memory, for angles that no context has.
 STACK = {"rope_and_store_kernel": 48}
 # Accesses of 16 bytes in a kernel's text, at least: loops with several loads in flight are unrolled.
 WIDE = {
     "answer_rows_kernel": {"ld.global": 12},
+    "scan_parts_kernel": {"ld.global": 8},
+    "weigh_parts_kernel": {"ld.global": 4},
     "attention_kernel": {"ld.global": 14, "ld.shared": 32},
     "gather_kernel": {"ld.global": 1, "st.global": 1},
     "merge_kernel": {"ld.global": 4},
@@ -46,7 +55,7 @@ KERNELS = {
     "add_rows_kernel",
     "unpack_blocks_kernel",
     "choose_kernel",
-    "answer_rows_kernel",
+    *READERS,
     "embed_kernel",
     "scale_rows_kernel",
     "add_positions_kernel",
@@ -69,7 +78,7 @@ REGISTERS_THERE, THREADS_THERE, SHARED_THERE, BLOCKS_THERE = 65536, 2048, 227 * 
 THREADS = {
     "attention_kernel": "kAttentionThreads",
     "merge_kernel": "kMergeThreads",
-    "answer_rows_kernel": "kReadThreads",
+    **dict.fromkeys(READERS, "kReadThreads"),
     "choose_kernel": "kChooseThreads",
 }  # of a thread block; others: kThreads
 HEADERS = Path(__file__).resolve().parents[2] / "engine/backend/torch/cuda/kernels"

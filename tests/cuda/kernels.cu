@@ -82,7 +82,16 @@ template __global__ void unpack_blocks_kernel<BFloat16, QuantType::kQ6K>(BFloat1
                                                                          int64_t);
 template __global__ void choose_kernel<RowAnswer>(int32_t*, const int32_t*, const ChosenToken*,
                                                   int64_t, const RowAnswer*);
-template __global__ void answer_rows_kernel<RowAnswer>(const float*, int64_t, const RowQuestion*,
-                                                       RowAnswer*);
+template __global__ void answer_rows_kernel<RowAnswer>(float*, int64_t, ReadChanges,
+                                                       const RowQuestion*, RowAnswer*);
+template __global__ void scan_parts_kernel<PartScan>(float*, int64_t, ReadChanges,
+                                                     const RowQuestion*, ReadSplit, PartScan*);
+template __global__ void cut_rows_kernel<RowCut>(const float*, int64_t, const RowQuestion*,
+                                                 ReadSplit, const PartScan*, RowCut*);
+template __global__ void weigh_parts_kernel<Ranking>(const float*, int64_t, const RowQuestion*,
+                                                     ReadSplit, const RowCut*, Ranking*, double*);
+template __global__ void merge_answers_kernel<RowAnswer>(const float*, int64_t, const RowQuestion*,
+                                                         ReadSplit, const PartScan*, const RowCut*,
+                                                         const Ranking*, const double*, RowAnswer*);
 
 }  // namespace tandem::cuda

@@ -141,10 +141,12 @@ void activate(at::Tensor& x, Activation activation) {
   });
 }
 
-void answer_rows(const at::Tensor& logits, const RowQuestion* questions, RowAnswer* answers) {
+void answer_rows(at::Tensor& logits, const RowChanges& changes, const RowQuestion* questions,
+                 RowAnswer* answers) {
   for (int64_t r = 0; r < logits.size(0); ++r) {
-    const float* const row = data<float>(logits) + r * logits.size(1);
-    answers[r] = answer_row({row, static_cast<size_t>(questions[r].vocab)}, questions[r]);
+    const RowQuestion& q = questions[r];
+    float* const row = data<float>(logits) + r * logits.size(1);
+    answers[r] = answer_row({row, static_cast<size_t>(q.vocab)}, q, changes);
   }
 }
 
@@ -152,13 +154,7 @@ void choose(int32_t* to, const int32_t* token, const ChosenToken* chosen, int64_
             const RowAnswer* cached) {
   for (int64_t r = 0; r < rows; ++r) {
     to[r] = token[r];
-    if (chosen[r].answer < 0) continue;
-    const RowAnswer& a = cached[chosen[r].answer];
-    const int32_t which = chosen[r].which;
-    to[r] = a.valid == 0                    ? -1
-            : which == ChosenToken::kArgmax ? a.argmax
-            : which == ChosenToken::kDrawn  ? a.drawn
-                                            : a.top[which];
+    if (chosen[r].answer >= 0) to[r] = chosen[r].of(cached[chosen[r].answer]);
   }
 }
 

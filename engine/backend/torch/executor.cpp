@@ -64,6 +64,7 @@ Executor::Executor(Model& model, const ModelShape& shape, ModelExtras& extras, c
       takes_pieces_(pool.platform->takes_pieces(pool.geometry)),
       placed_(queue_of(device_queue_)),
       reader_(store, shape.vocab_size),
+      asker_(&store),
       readback_(queue_of(device_queue_)),
       answer_cache_(answers) {
   const KvGeometry& g = pool.geometry;
@@ -88,7 +89,7 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   for (size_t i = 0; i < results.size(); ++i) results[i].status = plan_.items[i].status;
   reader_.prepare(batch, plan_);
   const std::vector<ReadBlock> blocks = read_blocks(batch);
-  set_questions(batch);
+  answers_suffice_ = set_questions(batch, {});
   stepped_ = step(batch, blocks);
   if (plan_.rows() > 0 && !stepped_) {
     place();
@@ -104,16 +105,17 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
 
 bool Executor::start(const Batch& batch) {
   if (graphs_ == nullptr) return false;
-  build(batch, [this](const In& in) { return answer_cache_->find(in, shape_.vocab_size); });
+  const auto cached_of = [this](const In& in) {
+    return answer_cache_->find(in, shape_.vocab_size);
+  };
+  build(batch, cached_of);
   // A work that is invalid, or whose input only the host will have: run() distinguishes them.
   const auto is_built = [](const Plan::Item& item) { return item.status.ok(); };
   if (!std::ranges::all_of(plan_.items, is_built)) return false;
   const std::span works(batch.works);
   const std::vector<ReadBlock> blocks = read_blocks(batch);
-  if (blocks.size() != 1 || !can_replay() || !answers_suffice(works, shape_.vocab_size)) {
-    return false;
-  }
-  set_questions(batch);
+  if (blocks.size() != 1 || !can_replay() || !set_questions(batch, cached_of)) return false;
+  if (!StepGraphs::has_room(questions_)) return false;
   if (spare_.empty()) spare_.push_back(std::make_unique<Started>(device_queue_->queue.get()));
   Started& s = *spare_.back();
   AnswerCache::Batch cached = cache_answers(batch);
@@ -128,7 +130,6 @@ bool Executor::start(const Batch& batch) {
   s.block = blocks.front();
   std::swap(s.cached, cached);
   std::swap(s.plan, plan_);
-  std::swap(s.questions, questions_);
   started_.push_back(std::move(spare_.back()));
   spare_.pop_back();
   return true;
@@ -141,7 +142,6 @@ void Executor::finish(const Batch& batch, std::vector<WorkResult>& results) {
   answer_cache_->forget(std::exchange(s.cached, {}));
   s.done->synchronize();
   std::swap(s.plan, plan_);
-  std::swap(s.questions, questions_);
   plan_.resolve_chosen(batch, store_);
   results.clear();
   results.resize(batch.works.size());
@@ -184,25 +184,29 @@ void Executor::set_loras() {
   }
 }
 
-// One question per head input. Those whose read needs the logits keep the default, which asks for
+// One question per head input. Those of works that do not run keep the default, which asks for
 // nothing.
-void Executor::set_questions(const Batch& batch) {
-  questions_.assign(static_cast<size_t>(plan_.reads), {.vocab = shape_.vocab_size});
-  if (device_queue_ == nullptr || shape_.vocab_size > kMostAnsweredVocab) return;
+bool Executor::set_questions(const Batch& batch, const Plan::CachedOf& cached_of) {
+  questions_.rows.assign(static_cast<size_t>(plan_.reads), {.vocab = shape_.vocab_size});
+  questions_.changes.clear();
+  questions_.drafts.clear();
+  if (device_queue_ == nullptr || !answers_suffice(batch.works, shape_.vocab_size)) return false;
   for (size_t w = 0; w < batch.works.size(); ++w) {
     const Plan::Item& item = plan_.items[w];
     if (!item.status.ok()) continue;
     auto next = static_cast<size_t>(item.first_read);
+    asker_.begin(batch.works[w]);
     for (const Work::Output& o : batch.works[w].outputs) {
       const Read& read = batch.works[w].pass->read[static_cast<size_t>(o.read)];
       if (!read.uses_head()) continue;
-      RowQuestion& question = questions_[next++];
-      if (!RowReader::can_ask(read)) continue;
       const auto row = static_cast<size_t>(item.first_row + o.run_row);
-      question =
-          RowReader::question(batch.works[w], o, plan_.columns.position[row], shape_.vocab_size);
+      const absl::StatusOr<RowQuestion> question =
+          asker_.ask(o, plan_.columns.position[row], shape_.vocab_size, cached_of, questions_);
+      if (!question.ok()) return false;
+      questions_.rows[next++] = *question;
     }
   }
+  return true;
 }
 
 AnswerCache::Batch Executor::cache_answers(const Batch& batch) {
@@ -215,7 +219,8 @@ AnswerCache::Batch Executor::cache_answers(const Batch& batch) {
       if (!read.uses_head()) continue;
       const int i = next++;
       if (!AnswerCache::caches(batch.works[w], o)) continue;
-      answer_cache_->add(cached, i, batch.works[w], o, questions_[static_cast<size_t>(i)].vocab);
+      answer_cache_->add(cached, i, batch.works[w], o,
+                         questions_.rows[static_cast<size_t>(i)].vocab);
     }
   }
   return cached;
@@ -268,9 +273,9 @@ bool Executor::can_replay() const {
 
 bool Executor::step(const Batch& batch, const std::vector<ReadBlock>& blocks) {
   if (graphs_ == nullptr || blocks.size() != 1 || !can_replay()) return false;
-  const std::span works(batch.works);
-  graphs_->run(plan_, questions_, ids_needed(works, shape_.vocab_size),
-               answers_suffice(works, shape_.vocab_size), lora_columns_);
+  if (answers_suffice_ && !StepGraphs::has_room(questions_)) return false;
+  graphs_->run(plan_, questions_, ids_needed(batch.works, shape_.vocab_size), answers_suffice_,
+               lora_columns_);
   return true;
 }
 
@@ -398,10 +403,8 @@ void Executor::apply_heads() {
 
 void Executor::read_block(const Batch& batch, const ReadBlock& block,
                           std::vector<WorkResult>& results) {
-  const auto works = std::span(batch.works).subspan(block.begin, block.end - block.begin);
-  const bool answers = device_queue_ != nullptr && answers_suffice(works, shape_.vocab_size);
   const HeadRows rows =
-      block.count > 0 ? head_rows(block, head_need(batch, block), answers) : HeadRows{};
+      block.count > 0 ? head_rows(block, head_need(batch, block), answers_suffice_) : HeadRows{};
   reader_.read(batch, plan_, block, rows, results);
 }
 
@@ -443,7 +446,9 @@ HeadRows Executor::head_rows(const ReadBlock& block, HeadNeed need, bool answers
   auto* const to = static_cast<RowAnswer*>(all.mutable_data_ptr());
   if (!stepped_) {
     const RowQuestion* const asked = placed_.questions + first;
-    launch(device_queue_, [this, logits, asked, to] { ops_.answer_rows(logits, asked, to); });
+    launch(device_queue_, [this, logits, changes = placed_.changes, asked, to]() mutable {
+      ops_.answer_rows(logits, {.changes = changes}, asked, to);
+    });
   }
   std::byte* const host = readback_.bring(to, all.nbytes());
   device_queue_->queue->synchronize();

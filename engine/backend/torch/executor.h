@@ -61,7 +61,6 @@ class Executor {
     explicit Started(Queue* queue) : readback(queue), done(queue->event()) {}
 
     Plan plan;
-    std::vector<RowQuestion> questions;
     AnswerCache::Batch cached;
     ReadBlock block;
     Readback readback;
@@ -71,7 +70,9 @@ class Executor {
 
   // Before the forward pass.
   void build(const Batch& batch, const Plan::CachedOf& cached_of);
-  void set_questions(const Batch& batch);
+  // False: the host needs the rows' logits, as answers do not suffice for all reads, or a penalty
+  // counts a token that is known nowhere yet. cached_of: as Plan::build()
+  bool set_questions(const Batch& batch, const Plan::CachedOf& cached_of);
   void set_loras();
   AnswerCache::Batch cache_answers(const Batch& batch);
   std::vector<ReadBlock> read_blocks(const Batch& batch) const;
@@ -121,8 +122,10 @@ class Executor {
   const bool takes_pieces_;  // Platform::takes_pieces()
   Plan plan_;
   PlacedPlan placed_;
-  std::vector<RowQuestion> questions_;  // [reads], of device queues with a queue
+  Questions questions_;           // [reads], of device queues with a queue
+  bool answers_suffice_ = false;  // for all reads of this batch
   BlockReader reader_;
+  RowReader asker_;               // scratch of set_questions()
   std::vector<int> ids_;          // scratch of head_need()
   std::vector<LoraGroup> loras_;  // of a segment, without Ops::add_lora
   std::vector<LoraColumns>

@@ -155,9 +155,11 @@ struct Ops {
   // to[r] += added.sums[added.row[r]] if added.row[r] >= 0; null with add_lora. to: [rows, outs]
   void (*add_rows)(at::Tensor& to, const AddedRows& added) = nullptr;
 
-  // Answers about rows of logits. logits: [rows, vocab] fp32; questions, answers: [rows], on the
-  // device. A vocabulary has at most kMostAnsweredVocab tokens.
-  void (*answer_rows)(const at::Tensor& logits, const RowQuestion* questions, RowAnswer* answers);
+  // Answers about rows of logits. logits: [rows, vocab] fp32, to which the changes are made;
+  // questions, answers: [rows], on the device, as what `changes` points to. A vocabulary has at
+  // most kMostAnsweredVocab tokens.
+  void (*answer_rows)(at::Tensor& logits, const RowChanges& changes, const RowQuestion* questions,
+                      RowAnswer* answers);
 
   // to[r] = the token that chosen[r] names in the cached answers; token[r] if it names none; -1 if
   // the answer is not valid. [rows] each, on the device

@@ -6,13 +6,14 @@
 
 namespace tandem {
 
-void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, int page_rows,
+void PlacedPlan::place(const Plan& plan, const Questions& asked, int page_rows,
                        const KvPool* memory, const std::vector<LoraColumns>& adapters) {
   size_t lora_bytes = 0;
   for (const LoraColumns& c : adapters) {
     lora_bytes += c.adapter.size() * (sizeof(LoraLayer*) + sizeof(int32_t)) + 2 * size_t{16};
   }
-  staging_.begin(plan.array_bytes() + asked.size() * sizeof(RowQuestion) + 16 + lora_bytes);
+  staging_.begin(plan.array_bytes() + asked.rows.size() * sizeof(RowQuestion) +
+                 asked.changes.size() * sizeof(RowChange) + 2 * size_t{16} + lora_bytes);
   views.clear();
   pieces_.clear();
   memories.clear();
@@ -50,7 +51,8 @@ void PlacedPlan::place(const Plan& plan, const std::vector<RowQuestion>& asked, 
   for (const MaskRows& m : plan.masks) masks.push_back(place(m.copies));
   for (const EmbeddedRows& e : plan.embedded) embedded.push_back(place(e.copies));
   for (const HeadReads& h : plan.heads) head_reads.push_back(staging_.place(h.reads));
-  questions = staging_.place(asked);
+  questions = staging_.place(asked.rows);
+  changes = staging_.place(asked.changes);
   staging_.upload();
 }
 

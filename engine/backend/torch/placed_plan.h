@@ -12,6 +12,7 @@
 #include "engine/backend/torch/queue/queue.h"
 #include "engine/backend/torch/queue/staging.h"
 #include "engine/backend/torch/row_view.h"
+#include "engine/sampling/readout.h"
 #include "engine/sampling/row_answer.h"
 
 namespace tandem {
@@ -28,11 +29,12 @@ class PlacedPlan {
   // queue: null: the plan's own arrays, in the host's memory
   explicit PlacedPlan(Queue* queue) : staging_(queue) {}
 
-  // Copies the plan's arrays and the questions to the device. Replaces those of the last call,
-  // whose batch is done. page_rows: of the model's pool; memory: the pool of the encoder
-  // Plan::memory, null if that is not valid; loras: by Plan::segments, or empty.
-  void place(const Plan& plan, const std::vector<RowQuestion>& questions, int page_rows,
-             const KvPool* memory, const std::vector<LoraColumns>& loras);
+  // Copies the plan's arrays, the questions and their changes to the device. REQUIRES: no question
+  // has drafts. Replaces those of the last call, whose batch is done. page_rows: of the model's
+  // pool; memory: the pool of the encoder Plan::memory, null if that is not valid; loras: by
+  // Plan::segments, or empty.
+  void place(const Plan& plan, const Questions& questions, int page_rows, const KvPool* memory,
+             const std::vector<LoraColumns>& loras);
 
   const int32_t* token = nullptr;
   const int32_t* replaced = nullptr;
@@ -49,6 +51,7 @@ class PlacedPlan {
   std::vector<PlacedCopies> embedded;        // by Plan::embedded
   std::vector<const int64_t*> head_reads;    // by Plan::heads
   const RowQuestion* questions = nullptr;    // [reads]
+  const RowChange* changes = nullptr;        // as Questions::changes
 
  private:
   PlacedCopies place(const RowCopies& copies);

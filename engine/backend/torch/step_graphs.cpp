@@ -16,11 +16,14 @@ namespace {
 // The most that is staged, so that the staging area never moves.
 constexpr int kMostExtra = 2048;
 constexpr size_t kMostPages = 32768;
+constexpr int kFewestChanges = 64;
+constexpr int kFewestDrafts = 16;
 constexpr size_t kStagingBytes =
+    StepGraphs::kMostChanges * sizeof(RowChange) + StepGraphs::kMostDrafts * sizeof(ChosenToken) +
     (kMostExtra + kMostPages) * sizeof(int32_t) +
     StepGraphs::kMostRows * (10 * sizeof(int32_t) + 3 * sizeof(int64_t) + sizeof(RowQuestion) +
                              sizeof(ChosenToken) + sizeof(LoraLayer*)) +
-    20 * size_t{16};
+    22 * size_t{16};
 static_assert(AnswerCache::kMostReads >= StepGraphs::kMostRows, "each batch has its own places");
 
 constexpr int kKeys = 256;        // the fewest; as attention cuts them
@@ -79,6 +82,11 @@ StepGraphs::Shape StepGraphs::shape_of(const Given& given, int ids, bool answers
   s.extra = plan.extra.empty() ? 0 : kMostExtra;
   s.layers = plan.segments.front().to;
   s.ids = ids;
+  const auto padded_to = [&](size_t n, int fewest) {
+    return answers && n > 0 ? std::max(fewest, padded_size(static_cast<int>(n))) : 0;
+  };
+  s.changes = padded_to(given.questions.changes.size(), kFewestChanges);
+  s.drafts = padded_to(given.questions.drafts.size(), kFewestDrafts);
   if (given.loras != nullptr) {
     s.lora_rank = padded_size(given.loras->rank);
     s.lora_parts = given.loras->parts;
@@ -140,9 +148,20 @@ StepGraphs::Step StepGraphs::stage(const Given& given, const Shape& shape) {
   const int reads = std::max(shape.rows, shape.reads);
   step.read =
       staging_.place(padded(plan.captures.front().copies.from, reads, [](int64_t) { return 0; }));
-  std::vector<RowQuestion> asked = given.questions;
+  std::vector<RowQuestion> asked = given.questions.rows;
   asked.resize(static_cast<size_t>(reads), {.vocab = shape_.vocab_size});
   step.questions = staging_.place(asked);
+  if (shape.changes > 0) {
+    std::vector<RowChange> changes = given.questions.changes;
+    changes.resize(static_cast<size_t>(shape.changes));
+    step.changes.changes = staging_.place(changes);
+  }
+  if (shape.drafts > 0) {
+    std::vector<ChosenToken> drafts = given.questions.drafts;
+    drafts.resize(static_cast<size_t>(shape.drafts));
+    step.changes.drafts = staging_.place(drafts);
+    step.changes.kept = static_cast<const RowAnswer*>(answer_cache_.answers().const_data_ptr());
+  }
   if (shape.chosen) {
     std::vector<ChosenToken> chosen = plan.chosen;
     chosen.resize(static_cast<size_t>(shape.rows));
@@ -185,7 +204,7 @@ std::function<void()> StepGraphs::work_of(Step step) const {
     ops.copy_rows(hidden, nullptr, x, step.read, step.shape.reads);
     model.head(logits, hidden, step.shape.ids, 0);
     if (!step.shape.answers) return;
-    ops.answer_rows(logits, step.questions,
+    ops.answer_rows(logits, step.changes, step.questions,
                     static_cast<RowAnswer*>(step.answers.mutable_data_ptr()));
     at::Tensor cached = step.cached;
     if (step.shape.caches) {
@@ -226,9 +245,8 @@ void StepGraphs::refuse(Entry& entry, const absl::Status& why) {
   entry.refused = ++entry.refusals == kMostRefusals || !absl::IsResourceExhausted(why);
 }
 
-void StepGraphs::run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids,
-                     bool answers, const std::vector<LoraColumns>& loras,
-                     const std::vector<int64_t>& places) {
+void StepGraphs::run(const Plan& plan, const Questions& questions, int ids, bool answers,
+                     const std::vector<LoraColumns>& loras, const std::vector<int64_t>& places) {
   const Given given{plan, questions, places, loras.empty() ? nullptr : loras.data()};
   const Shape shape = shape_of(given, ids, answers);
   const std::function<void()> work = work_of(stage(given, shape));

@@ -27,6 +27,7 @@
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/model.h"
 #include "engine/backend/torch/ops.h"
+#include "engine/backend/torch/placed_plan.h"
 #include "engine/backend/torch/plan.h"
 #include "engine/backend/torch/queue/staging.h"
 #include "engine/sampling/row_answer.h"
@@ -62,6 +63,8 @@ class StepGraphs {
  public:
   static constexpr int kMostRows = 64;  // of a step, and reads of it
   static constexpr size_t kMostShapes = 256;
+  static constexpr int kMostChanges = 16384;  // of logits, in a step
+  static constexpr int kMostDrafts = 1024;    // likewise, RowQuestion::drafts
   // Steps of a shape that are launched after its first refusal for lack of memory; eight times as
   // many after each further one.
   static constexpr int kStepsBeforeRetry = 16;
@@ -94,12 +97,18 @@ class StepGraphs {
   // Whether the plan is a step that a graph can run.
   // loras: whether there are LoraColumns of rows with adapters
   static bool can_run(const Plan& plan, bool loras = false);
+  // Whether a graph can have that many changes and drafts.
+  static bool has_room(const Questions& questions) {
+    return questions.changes.size() <= size_t{kMostChanges} &&
+           questions.drafts.size() <= size_t{kMostDrafts};
+  }
 
   // Puts the plan's rows on the queue, from tokens to the logits of all reads, [reads, vocab], of
   // which the first `ids` columns are needed, and to answers if these suffice. questions: [reads];
   // loras: by Plan::segments, or empty; places: [reads] places in the answer cache, or empty.
-  // REQUIRES: can_run(); fewer than AnswerCache::kMostBatches batches are in flight
-  void run(const Plan& plan, const std::vector<RowQuestion>& questions, int ids, bool answers,
+  // REQUIRES: can_run(); with answers: has_room(); fewer than AnswerCache::kMostBatches batches are
+  // in flight
+  void run(const Plan& plan, const Questions& questions, int ids, bool answers,
            const std::vector<LoraColumns>& loras, const std::vector<int64_t>& places = {});
 
   // Destroys retired graphs. REQUIRES: all batches of the executor have ended
@@ -115,6 +124,8 @@ class StepGraphs {
     int extra = 0;     // elements of RowView::extra
     int layers = 0;
     int ids = 0;
+    int changes = 0;          // of logits
+    int drafts = 0;           // RowQuestion::drafts
     int lora_rank = 0;        // LoraColumns::rank; 0: no row has an adapter
     uint32_t lora_parts = 0;  // LoraColumns::parts
     bool answers = false;
@@ -130,6 +141,7 @@ class StepGraphs {
     LoraView loras;
     const int64_t* read = nullptr;  // [reads] the row
     const RowQuestion* questions = nullptr;
+    RowChanges changes;
     const ChosenToken* chosen = nullptr;  // [rows]
     const int64_t* places = nullptr;      // [reads] in the answer cache
     Shape shape;
@@ -149,7 +161,7 @@ class StepGraphs {
   // What the numbers of a step come from, as run().
   struct Given {
     const Plan& plan;
-    const std::vector<RowQuestion>& questions;
+    const Questions& questions;
     const std::vector<int64_t>& places;
     const LoraColumns* loras = nullptr;  // null: no row has an adapter
   };

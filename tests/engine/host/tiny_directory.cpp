@@ -1,6 +1,7 @@
 #include "tests/engine/host/tiny_directory.h"
 
 #ifdef TANDEM_WITH_TORCH
+#include <algorithm>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -31,8 +32,9 @@ std::string tokenizer_json(int vocab) {
 
 }  // namespace
 
-void write_tiny_model(const std::string& directory, uint64_t seed) {
+void write_tiny_model(const std::string& directory, uint64_t seed, int vocab) {
   DecoderConfig c = tiny_config();
+  c.vocab_size = vocab;
   c.max_positions = 1024;
   const TinyModel model = tiny_model(c, seed);
   write(
@@ -55,7 +57,7 @@ void write_tiny_model(const std::string& directory, uint64_t seed) {
   uint64_t size = header.size();
   write(directory + "/model.safetensors",
         std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + header + data);
-  write(directory + "/tokenizer.json", tokenizer_json(c.vocab_size));
+  write(directory + "/tokenizer.json", tokenizer_json(std::min(vocab, 64)));
 }
 
 }  // namespace tandem::test

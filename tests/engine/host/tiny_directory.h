@@ -7,8 +7,9 @@
 
 namespace tandem::test {
 
-// 64 tokens, a context of 1024. Its tokenizer has one token for each of 64 printable characters.
-void write_tiny_model(const std::string& directory, uint64_t seed);
+// A context of 1024. Its tokenizer has one token for each of 64 printable characters, whatever the
+// vocabulary.
+void write_tiny_model(const std::string& directory, uint64_t seed, int vocab = 64);
 
 }  // namespace tandem::test
 #endif

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
@@ -159,10 +161,27 @@ TEST_F(LazyDevice, ReadsAreAnsweredAsOnTheHost) {
   scored.logprob = true;
   Read cut = drawn;
   cut.warp.top_p = 0.7f;
+  cut.warp.min_p = 0.01f;
+  Read processed = cut;
+  processed.warp.top_k = 30;
+  Processors p;
+  p.prompt_tokens = 3;
+  p.repetition_penalty = 1.2f;
+  p.frequency_penalty = 0.4f;
+  p.bias = {{4, 2.5f}, {9, -std::numeric_limits<float>::infinity()}};
+  p.min_new_tokens = 9;
+  p.ends = {11};
+  processed.warp.processors = std::make_shared<const Processors>(p);
+  Read typical = processed;  // not for devices
+  typical.warp.typical_p = 0.8f;
   const auto run = [&](const std::shared_ptr<TorchShared>& shared) {
     Driver d(tiny(), shared, 0, kSize);
     std::vector<float> said;
-    for (const auto& reads : {std::vector<Read>{greedy, drawn, scored}, {drawn}, {cut, greedy}}) {
+    for (const auto& reads : {std::vector<Read>{greedy, drawn, scored},
+                              {drawn},
+                              {cut, greedy},
+                              {processed, cut},
+                              {typical, processed}}) {
       Sequence s = d.sequence();
       Pass pass = text_pass(3, 7, 1);
       for (const Read& read : reads) pass.reading(read);

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "tests/engine/backend/torch/driver.h"
@@ -244,6 +245,39 @@ TEST_F(StepGraph, AShortageOfMemoryIsTriedAgain) {
   d.run(s, pass);
   EXPECT_EQ(calls(devices, QueueCall::kCapture), 2);
   EXPECT_EQ(calls(devices, QueueCall::kReplay), 1);
+}
+
+// Steps of one shape but for the number of changes: none, a few, more than the fewest of a graph.
+std::vector<float> changed(const std::shared_ptr<TorchShared>& shared) {
+  std::vector<float> said;
+  Driver d(tiny(), shared, 0, kSize);
+  Sequence s = d.sequence();
+  std::vector<Read> reads(3, greedy(64));
+  for (const int biased : {3, 40}) {
+    Processors p;
+    for (Token t = 0; t < biased; ++t) p.bias.emplace_back(t, 0.5f * static_cast<float>(t % 5));
+    reads[biased == 3 ? 1 : 2].warp.processors = std::make_shared<const Processors>(p);
+  }
+  for (uint64_t turn = 0; turn < 4; ++turn) {
+    for (const Read& read : reads) {
+      Pass pass = text(2, 7 + turn);
+      Read second = read;
+      second.rows = {1};
+      append(said, d.run(s, pass.reading(read).reading(second)));
+    }
+  }
+  return said;
+}
+
+TEST_F(StepGraph, ChangesOfLogitsAreReplayed) {
+  const std::vector<float> want = changed(std::make_shared<TorchShared>());
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    LazyDevices devices({.seed = seed, .eager = seed % 2 == 1});
+    EXPECT_EQ(changed(shared_of(devices)), want);
+    EXPECT_EQ(devices.fault(), "");
+    EXPECT_EQ(calls(devices, QueueCall::kCapture), 3);
+    EXPECT_EQ(calls(devices, QueueCall::kReplay), 9);
+  }
 }
 
 // Shapes of 1 to 8 rows and answers of 1 to 64 tokens, and then one more.

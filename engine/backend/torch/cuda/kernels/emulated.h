@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -48,8 +49,8 @@ struct alignas(16) uint4 {
 // Indices of the running thread.
 inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-using std::cos, std::erf, std::exp, std::fma, std::max, std::memcpy, std::min, std::rint, std::sin,
-    std::sqrt, std::tanh;
+using std::cos, std::erf, std::exp, std::fabs, std::fma, std::log, std::max, std::memcpy, std::min,
+    std::rint, std::sin, std::sqrt, std::tanh;
 // NOLINTEND
 
 namespace emulator {
@@ -266,6 +267,12 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __double2float_ru(double x) {
+  const auto nearest = static_cast<float>(x);
+  return nearest < x ? std::nextafter(nearest, std::numeric_limits<float>::infinity()) : nearest;
+}
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
 

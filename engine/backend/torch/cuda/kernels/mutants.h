@@ -59,6 +59,19 @@ namespace tandem::cuda {
   X(ReadLanesOverlap, "the next lanes are written before the last ones are added")                \
   X(ReadLanesTurned, "lanes of a sum are added in reverse order")                                 \
   X(RaceKeyTurned, "sampling swaps the words of its key")                                         \
+  X(ReadUnchanged, "a row is read without a barrier after its changes")                           \
+  X(ReadDraftsEarly, "drafts are read without a barrier")                                         \
+  X(ReadDraftsOnce, "a token that is drafted twice counts once")                                  \
+  X(ReadFirstChanges, "every row gets the first changes")                                         \
+  X(ReadRepetition, "negative logits are divided by the repetition penalty")                      \
+  X(ReadAmountsOverlap, "the next sums are written before all threads have read the last ones")   \
+  X(ReadGatherEarly, "gathered tokens are read without a barrier")                                \
+  X(ReadTopKTies, "top_k cuts the ties of the last logit")                                        \
+  X(ReadNucleusOfAll, "top_p is a share of the whole row, whatever top_k cuts")                   \
+  X(ReadNucleusTies, "top_p keeps all of a tie at its end")                                       \
+  X(ReadChangesOfAll, "every part of a row makes all its changes")                                \
+  X(ReadFirstParts, "the parts of every row are stored as those of the first")                    \
+  X(ReadLastPart, "the last part of a divided row is ignored")                                    \
   X(ChooseAlways, "rows with a token of their own get a chosen one")                              \
   X(ChooseBest, "the best token is used instead of the chosen one")                               \
   X(ChooseInvalid, "a token is taken from an invalid answer")                                     \

@@ -51,7 +51,7 @@ class LazyEvent final : public Event {
   void synchronize() override {
     const std::lock_guard lock(devices_->mutex_);
     if (queue < 0 || !devices_->enter(queue, QueueCall::kSynchronize)) return;
-    devices_->come_to(queue, place);
+    devices_->wait_for(queue, place);
   }
 
   int queue = -1;
@@ -82,10 +82,13 @@ class LazyQueue final : public Queue {
 
   std::shared_ptr<std::byte> device_memory(size_t bytes) override {
     const std::lock_guard lock(devices_->mutex_);
+    ++devices_->traffic_.allocations;
     return {devices_->take(bytes), [](std::byte*) {}};
   }
 
   std::shared_ptr<std::byte> host_memory(size_t bytes) override {
+    const std::lock_guard lock(devices_->mutex_);
+    ++devices_->traffic_.allocations;
     auto* const memory = new std::byte[bytes];
     std::memset(memory, static_cast<int>(kUntouched), bytes);
     return {memory, [](const std::byte* own) { delete[] own; }};
@@ -93,6 +96,10 @@ class LazyQueue final : public Queue {
 
   void copy(void* to, const void* from, size_t bytes) override {
     const std::lock_guard lock(devices_->mutex_);
+    LazyDevices::Traffic& traffic = devices_->traffic_;
+    const bool out = devices_->is_device(to);
+    ++(out ? traffic.to_device : traffic.to_host);
+    (out ? traffic.bytes_to_device : traffic.bytes_to_host) += static_cast<int64_t>(bytes);
     if (devices_->enter(index_, QueueCall::kCopy)) {
       devices_->put(index_, {QueueCall::kCopy, devices_->watched_copy(to, from, bytes)});
     } else if (devices_->is_device(to)) {
@@ -152,7 +159,7 @@ class LazyQueue final : public Queue {
   void synchronize() override {
     const std::lock_guard lock(devices_->mutex_);
     if (!devices_->enter(index_, QueueCall::kSynchronize)) return;
-    devices_->come_to(index_, devices_->queues_[static_cast<size_t>(index_)].put);
+    devices_->wait_for(index_, devices_->queues_[static_cast<size_t>(index_)].put);
   }
 
  private:
@@ -186,6 +193,11 @@ std::unique_ptr<Queue> LazyDevices::queue() {
 std::array<int, kQueueCalls> LazyDevices::calls() const {
   const std::lock_guard lock(mutex_);
   return calls_;
+}
+
+LazyDevices::Traffic LazyDevices::traffic() const {
+  const std::lock_guard lock(mutex_);
+  return traffic_;
 }
 
 void LazyDevices::skip(QueueCall call, int n) {
@@ -290,6 +302,14 @@ void LazyDevices::come_to(int queue, int64_t place) {
       come_to(next.of, next.place);
     }
   }
+}
+
+void LazyDevices::wait_for(int queue, int64_t place) {
+  const State& state = queues_[static_cast<size_t>(queue)];
+  const bool waits = state.done < place;
+  come_to(queue, place);
+  traffic_.waits += waits ? 1 : 0;
+  traffic_.idle_after += waits && state.operations.empty() ? 1 : 0;
 }
 
 std::byte* LazyDevices::take(size_t bytes) {

@@ -68,6 +68,15 @@ class LazyDevices {
 
   // How often queues were called, by QueueCall.
   std::array<int, kQueueCalls> calls() const;
+  // What these calls brought and waited for.
+  struct Traffic {
+    int to_device = 0, to_host = 0;  // copies
+    int64_t bytes_to_device = 0, bytes_to_host = 0;
+    int waits = 0;        // calls that waited for a command
+    int idle_after = 0;   // of these, those after which the queue had no command left
+    int allocations = 0;  // of memory of a device, and of the host's for copies
+  };
+  Traffic traffic() const;
   // Plants a fault: the n-th call of this kind from now on (0: the next one) does nothing; a copy
   // to a device leaves zeros there, so that indices stay within their memory.
   void skip(QueueCall call, int n);
@@ -114,6 +123,7 @@ class LazyDevices {
   bool enter(int queue, QueueCall call);
   void put(int queue, Operation operation);
   void come_to(int queue, int64_t place);
+  void wait_for(int queue, int64_t place);  // of the host
   bool can_go_on(int queue) const;
   void go_on(int queue);
   void others_go_on(int queue);
@@ -129,6 +139,7 @@ class LazyDevices {
   std::vector<State> queues_;
   std::vector<Planned> planned_;
   std::array<int, kQueueCalls> calls_{};
+  Traffic traffic_;
   bool skipped_ = false;
   std::string fault_;
   std::byte* memory_ = nullptr;

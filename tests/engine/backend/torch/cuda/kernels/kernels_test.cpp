@@ -256,6 +256,80 @@ TEST(ReadoutKernel, OverManyBlocks) {
   EXPECT_EQ(check_readout((kSumGroups + 1) * kSumBlock + 5, 40), "");
 }
 
+CutRow random_row(int most, std::mt19937_64& random) {
+  const auto one_of = [&](std::initializer_list<double> all) {
+    return *(all.begin() + static_cast<std::ptrdiff_t>(random() % all.size()));
+  };
+  CutRow row;
+  row.kind = std::vector{RowKind::kPlain, RowKind::kTies, RowKind::kHoles, RowKind::kNan,
+                         RowKind::kEqual}[random() % 5];
+  row.vocab = 1 + static_cast<int>(random() % static_cast<uint64_t>(most));
+  row.changes = static_cast<int>(one_of({0, 1, 10, 0.5 * most, 1.0 * most}));
+  row.drafts = static_cast<int>(one_of({0, 1, kMostRowDrafts}));
+  row.inverse_temperature = static_cast<float>(one_of({0.01, 0.5, 1, 4, 1e30}));
+  row.top_k = static_cast<int>(one_of({0, 0, 1, 3, 40, 0.5 * most, 2000}));
+  row.top_p = static_cast<float>(one_of({1, 1e-6, 0.3, 0.9, 0.999, 0.9999999}));
+  row.min_reach = one_of({RowQuestion::kNoReach, RowQuestion::kNoReach, 0, -0.1, -2, -1e39});
+  return row;
+}
+
+TEST(ReadoutKernel, CutsAsTheCpu) {
+  std::mt19937_64 random(21);
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    EXPECT_EQ(check_cuts(seed), "");
+    std::vector<CutRow> rows;
+    for (const int most : {1, 20, 400, 3000}) rows.push_back(random_row(most, random));
+    EXPECT_EQ(check_cut_rows(rows, seed), "");
+  }
+}
+
+// Every token is banned; more ties than are gathered; more tokens near the edge than are gathered.
+TEST(ReadoutKernel, CutsRowsOfOneKind) {
+  EXPECT_EQ(check_cut_rows({{.kind = RowKind::kEqual, .vocab = 40, .top_p = 0.9f},
+                            {.kind = RowKind::kNothing, .vocab = 40, .changes = 40, .top_k = 3}},
+                           30),
+            "");
+  EXPECT_EQ(check_cut_rows({{.kind = RowKind::kEqual, .vocab = 3 * kGathered, .top_p = 0.9f},
+                            {.kind = RowKind::kEqual, .vocab = 3 * kGathered, .top_k = 5}},
+                           31),
+            "");
+  EXPECT_EQ(check_cut_rows({{.vocab = 3 * kGathered, .inverse_temperature = 0.01f, .top_p = 0.8f},
+                            {.vocab = 3 * kGathered, .top_k = 2 * kGathered, .top_p = 0.7f}},
+                           32),
+            "");
+}
+
+// Rows divided among thread blocks; some parts are past a row's vocabulary.
+TEST(ReadoutKernel, DividedRowsHaveTheSameAnswers) {
+  std::mt19937_64 random(22);
+  EXPECT_EQ(check_cuts(50, kSumBlock), "");
+  for (const int width : {1000, 1024, 1025, 4 * kSumBlock + 3}) {
+    EXPECT_EQ(check_readout(width, static_cast<uint64_t>(width), kSumBlock), "");
+  }
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    std::vector<CutRow> rows;
+    for (const int most : {20, 3000, 5000}) rows.push_back(random_row(most, random));
+    EXPECT_EQ(check_cut_rows(rows, seed, kSumBlock), "");
+  }
+  EXPECT_EQ(check_cut_rows({{.vocab = 5000, .changes = 900, .top_p = 0.9f}, {.vocab = 4100}}, 51,
+                           2 * kSumBlock),
+            "");
+}
+
+TEST(ReadoutKernel, DividesFewLongRows) {
+  EXPECT_EQ(read_split(1, 32000).tokens, 0);
+  EXPECT_EQ(read_split(1, 128256).parts, 8);
+  EXPECT_EQ(read_split(16, 128256).parts, 8);
+  EXPECT_EQ(read_split(17, 128256).tokens, 0);
+  EXPECT_EQ(read_split(8, kMostReadVocab).parts, 16);
+}
+
+TEST(ReadoutKernel, CutsALongRow) {
+  EXPECT_EQ(check_cut_rows({{.vocab = 128256, .changes = 700, .top_p = 0.9f}}, 33,
+                           read_split(1, 128256).tokens),
+            "");
+}
+
 // The arithmetic of sampling equals race.h for every word, and exp equals lanes.h.
 TEST(ReadoutKernel, ComputesTheBitsOfTheCpu) {
   std::mt19937 random(3);

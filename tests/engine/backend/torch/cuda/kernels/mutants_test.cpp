@@ -52,7 +52,10 @@ std::string gathered() { return check_gather<int32_t>({}, 9, 12); }
 
 std::string readout() {
   return first_of({check_readout(40, 1), check_readout(40, 2), check_readout(1500, 3),
-                   check_readout((kSumGroups + 1) * kSumBlock, 4), check_choices(5)});
+                   check_readout((kSumGroups + 1) * kSumBlock, 4), check_cuts(6), check_choices(5),
+                   check_readout(2 * kSumBlock + 40, 7, kSumBlock),
+                   check_cut_rows({{.vocab = 1500, .changes = 400}, {.vocab = 1700, .top_p = 0.8f}},
+                                  8, kSumBlock)});
 }
 
 std::string products() {
