@@ -14,7 +14,8 @@
 namespace tandem::sampling {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// Subtracted from a logit: a ban. Not "kInfinity": the module is also compiled as one source.
+constexpr float kBan = std::numeric_limits<float>::infinity();
 
 struct Penalties {
   float repetition, frequency, presence;
@@ -69,7 +70,7 @@ void apply_processors(const Processors& p, const TokenCounts& seen, int position
   }
   if (bans_ends(p, position)) {
     for (const Token t : p.ends) {
-      if (has(t)) logits[static_cast<size_t>(t)] -= kInfinity;
+      if (has(t)) logits[static_cast<size_t>(t)] -= kBan;
     }
   }
 }
@@ -107,7 +108,7 @@ void changes_of(const Processors& p, const TokenCounts& seen, int position, RowQ
     // Before the penalties, which keep -Inf.
     RowChange& change = known != changes.end() ? *known : changes.emplace_back();
     change.token = t;
-    change.bias = -kInfinity;
+    change.bias = -kBan;
   }
 }
 
@@ -149,10 +150,10 @@ bool apply_constraint(const LegalTokens* legal, std::span<const Token> ends,
     const size_t end = std::min(begin + kBits, logits.size());
     for (size_t i = begin; i < end; ++i) {
       const bool banned = (bits >> (i - begin) & 1) == 0;
-      const float x = logits[i] - (banned ? kInfinity : 0.0F);  // NaN and +Inf stay detectable
+      const float x = logits[i] - (banned ? kBan : 0.0F);  // NaN and +Inf stay detectable
       logits[i] = x;
-      left |= x > -kInfinity;
-      valid &= x < kInfinity;
+      left |= x > -kBan;
+      valid &= x < kBan;
     }
   }
   if (left || !valid) return true;
