@@ -127,8 +127,9 @@ std::vector<AuthorRound> author_rounds(const testing::Recorder& sink, size_t n) 
 }
 
 TEST(AuthorTraces, BildDecidesAlike) {
+  const nlohmann::json traces = test::author_traces();
   int segments = 0, left_out = 0, rollbacks = 0, tokens = 0;
-  for (const auto& r : test::author_traces()["bild"]) {
+  for (const auto& r : traces["bild"]) {
     const std::string model = r["model"];
     const bool golden = model != "docstring";
     std::unique_ptr<Served> served;
