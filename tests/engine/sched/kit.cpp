@@ -50,8 +50,11 @@ Box::Box(BoxOptions options) : options_(std::move(options)) {
     const ModelId id(static_cast<int64_t>(m));
     backends[static_cast<size_t>(model.device)].add_model(id, "fake", model.config, model.pool,
                                                           model.window);
-    models.push_back({id, DeviceId(model.device), &metrics.models.emplace_back(),
-                      model.prefix_cache, ModelId(model.replica_of)});
+    models.push_back({.id = id,
+                      .device = DeviceId(model.device),
+                      .series = &metrics.models.emplace_back(),
+                      .prefix_cache = model.prefix_cache,
+                      .replica_of = ModelId(model.replica_of)});
   }
   std::vector<Backend*> devs;
   for (FakeBackend& b : backends) devs.push_back(&b);
