@@ -20,7 +20,7 @@ if(NOT TANDEM_SANITIZE)
   if(EXISTS ${TANDEM_SITE_PACKAGES}/pytest)
     tandem_check(scripts.test_image rules 120
       ${TANDEM_PYTHON} -m pytest -q -p no:cacheprovider tests/scripts/test_image_test.py)
-    tandem_check(scripts.claims rules 300
+    tandem_check(scripts.claims rules 900
       ${TANDEM_PYTHON} -m pytest -q -p no:cacheprovider tests/scripts/claims_test.py)
     tandem_check(scripts.sbom rules 120
       ${TANDEM_PYTHON} -m pytest -q -p no:cacheprovider tests/scripts/sbom_test.py)
