@@ -98,7 +98,7 @@ struct ModelSeries {
 // The series in use, oldest first, by `model` and a second label. Thread-safe.
 //
 // A loop over the set visits those that exist when it begins, and keeps them until it ends.
-template <class T, std::string T::* kLabel>
+template <class T, std::string T::* Label>
 class SeriesSet {
  public:
   // The series of these names, which exists while the result or a copy of it does.
@@ -107,11 +107,11 @@ class SeriesSet {
     std::erase_if(series_, [](const auto& gone) { return gone.expired(); });
     for (const std::weak_ptr<T>& known : series_) {
       std::shared_ptr<T> same = known.lock();
-      if (same != nullptr && same->model == model && (*same).*kLabel == label) return same;
+      if (same != nullptr && same->model == model && (*same).*Label == label) return same;
     }
     const auto fresh = std::make_shared<T>();
     fresh->model = model;
-    (*fresh).*kLabel = label;
+    (*fresh).*Label = label;
     series_.push_back(fresh);
     return fresh;
   }
