@@ -306,8 +306,7 @@ inline void check_readout(Report& report, const std::string& name, int64_t vocab
       same[i] = same_answer(got[i], exact_answer(logits.data() + r * vocab, asked[i]), asked[i]);
     }
   });
-  for (const int32_t part :
-       {kSumBlock, 16 * kSumBlock}) {  // divided, of which some parts are empty
+  for (const int32_t part : {kSumBlock, 16 * kSumBlock}) {  // divided; some parts are empty
     const ReadSplit split = {static_cast<int32_t>((vocab + part - 1) / part), part};
     const ReadBuffers buffers(kRows, split);
     const Buffer<float> again(unchanged);

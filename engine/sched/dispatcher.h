@@ -130,7 +130,7 @@ class Dispatcher {
     DeviceId device = {};
     ModelSeries* series = nullptr;
     const ModelShape* shape = nullptr;
-    ModelId original = {};  // of which it is a replica, or itself
+    ModelId original = {};  // the model that this one replicates, or itself
     BatchCost cost = {};
     BatchTime time = {};
     int sequences = 0;  // of an original: those whose large model it or a replica is

@@ -1,4 +1,4 @@
-// A model as the loop knows it.
+// A model and its settings, for the loop.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct LoopModel {
   PrefixListener* prefix_listener = nullptr;  // may be null; outlives the model
   std::string name;                           // for the listener, as the next
   uint16_t instance = 0;                      // differs from that of earlier models
-  ModelId replica_of;                         // of which model this is a replica; invalid: none
+  ModelId replica_of;                         // the model that this one replicates; invalid: none
 };
 
 }  // namespace tandem

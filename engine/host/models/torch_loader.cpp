@@ -118,7 +118,7 @@ class TorchLoader final : public ModelLoader {
   }
 
   std::shared_ptr<TorchShared> shared_ = std::make_shared<TorchShared>();
-  std::map<std::string, Place> places_;  // by device; none is added when batches run
+  std::map<std::string, Place> places_;  // by device; complete before batches run
   // Devices whose configuration leaves packed_products open.
   std::vector<std::pair<DeviceConfig, TorchDevice*>> packable_;
 };

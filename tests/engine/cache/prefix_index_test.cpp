@@ -382,7 +382,7 @@ struct Recorder : PrefixListener {
   std::map<uint64_t, std::pair<uint64_t, Tokens>> held;
 };
 
-TEST(PrefixIndex, TellsAListenerWhatAnyRequestMayUse) {
+TEST(PrefixIndex, NotifiesAListenerOfSharedPagesOnly) {
   Recorder recorder;
   Fixture f(6);
   f.index.listen(&recorder, "m", 3);

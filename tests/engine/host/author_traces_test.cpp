@@ -53,7 +53,7 @@ struct AuthorSegment {
   std::vector<Token> tokens;
   std::vector<Provenance> provenance;
   std::vector<AuthorRound> rounds;
-  bool left_out = false;  // ends where only the authors' code goes on
+  bool left_out = false;  // only the authors' code continues after its end
 
   void add(Token token, Source proposed, bool corrected) {
     tokens.push_back(token);

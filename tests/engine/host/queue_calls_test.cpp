@@ -205,7 +205,7 @@ class Rig {
   }
 
   const test::TempDir directory_;
-  VirtualClock clock_;  // stands still
+  VirtualClock clock_;  // never advances
   Metrics metrics_;
   LazyDevices devices_{{}};
   const std::shared_ptr<TorchShared> shared_;
@@ -218,7 +218,7 @@ class Rig {
 Method drafts_of_four() {
   return [](Gen g) { return speculative(g, {.draft_tokens = 4}); };
 }
-// Runs of four small tokens, none of which is rolled back.
+// Runs of four small tokens without rollback.
 Method runs_of_four() {
   return [](Gen g) {
     return bild(g, {.fallback_threshold = 0, .rollback_threshold = 1e9F, .max_small_run = 4});

@@ -43,7 +43,7 @@ TEST(OpenCalls, LeavesSomeToOtherHosts) {
   EXPECT_TRUE(calls.enter("ipv4:10.0.0.7:2000").ok());
 }
 
-// The connections closed after calls of one, of which `abandoned` of every 10 are abandoned.
+// Returns the closed connections. One connection makes the calls; `abandoned` of 10 are abandoned.
 std::vector<std::string> closed_after(int calls_of_peer, int abandoned) {
   std::vector<std::string> closed;
   OpenCalls calls({/*total=*/8, /*per_connection=*/8},

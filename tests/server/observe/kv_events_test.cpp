@@ -44,7 +44,7 @@ TEST(KvEventsMessage, KeepsIdsOf64Bits) {
   EXPECT_EQ(decoded({{Kind::kRemoved, "m", id, 0, {}}})[1][0][1][0].get<uint64_t>(), id);
 }
 
-TEST(KvEvents, RefusesAnAddressThatIsInUse) {
+TEST(KvEvents, RefusesAnEndpointThatCannotBeBound) {
   const test::TempDir folder;
   const std::string endpoint = "ipc://" + folder.path() + "/none/events";
   const auto events = KvEvents::start({.endpoint = endpoint, .topic = "kv@a"});
@@ -53,7 +53,7 @@ TEST(KvEvents, RefusesAnAddressThatIsInUse) {
               testing::HasSubstr("server.kv_events.endpoint: " + endpoint));
 }
 
-// Where the thread does not keep up, subscribers are told to forget everything.
+// If too many events wait, they are dropped and replaced by AllBlocksCleared.
 TEST(KvEvents, BoundsWhatWaits) {
   const test::TempDir folder;
   KvEvents::Options options{.endpoint = "ipc://" + folder.path() + "/events", .topic = "kv@a"};

@@ -731,7 +731,7 @@ class RowBlock {
     return all_of(mine).count;
   }
 
-  // Lists the tokens with keys [low, high), of which the thread's share has `own`.
+  // Lists the tokens with keys [low, high). own: their number in the share of this thread.
   __device__ void gather(uint32_t low, uint32_t high, int32_t own) {
     s_.found[thread_] = own;
     __syncthreads();

@@ -210,7 +210,7 @@ inline std::string check_cut_rows(const std::vector<CutRow>& cases, uint64_t see
   Changed changed;
   std::vector<RowChange>& changes = changed.changes;
   changes.assign(3, RowChange{.bias = 9});  // of no row
-  for (int i = 0; i < 4; ++i) {             // of which one is not valid
+  for (int i = 0; i < 4; ++i) {             // one is not valid
     RowAnswer& a = changed.kept.emplace_back();
     a.valid = i == 2 ? 0 : 1;
     a.argmax = i;
