@@ -24,7 +24,7 @@ MARKERS = {
     "llm_to_slm.md": ["llm to slm", "cost of llm to slm", "ablations of llm to slm"],
     "models.md": ["engines", "families"],
     "ppd.md": ["measured", "match rates"],
-    "serving.md": ["streams", "http and grpc", "prefix cache"],
+    "serving.md": ["streams", "http and grpc", "prefix cache", "warm start", "scrapes"],
     "tandem_decoding.md": ["pairs"],
     "throughput.md": ["one length", "many lengths"],
 }

@@ -281,8 +281,9 @@ def measure_load(
     run: "Run",
     temperature: float,
     progress: Callable[[], None] = lambda: None,
+    shown: Callable[[str], None] = lambda line: None,
 ) -> dict[tuple[str, int], under_load.Cell]:
-    """Each way with each number of clients, in turns (under_load.py)."""
+    """Each way with each number of clients, in turns (under_load.py). `shown` takes a line for each window."""
     named = {way.name: way for way in ways}
 
     def one(name: str, clients: int, turn: int) -> under_load.Window:
@@ -293,6 +294,7 @@ def measure_load(
             (p.name, request_of(client, named[name], p, run.new_tokens, temperature)) for p in order
         )
         window = under_load.closed_loop(client.stub.Generate, asked, clients, run.seconds)
+        shown(f"{name}, clients: {clients}, turn {turn + 1}: {window.speed:.1f} tokens/s")
         progress()
         return window
 
@@ -388,7 +390,7 @@ def measured_load(client: Client, run: Run, temperature: float, bar) -> tuple[st
     windows = len(ways) * len(run.streams) * run.turns
     with bar(windows, f"HumanEval under load at {temperature:g}") as shown:
         cells = measure_load(
-            client, ways, read_problems()[: run.count], run, temperature, shown.update
+            client, ways, read_problems()[: run.count], run, temperature, shown.update, shown.write
         )
     exact = {way.name for way in ways if way.promises_exact}
     failed = [n for n in under_load.unequal(cells, names, run.streams) if n in exact]
