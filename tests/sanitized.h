@@ -13,4 +13,7 @@ inline constexpr bool kSanitized = false;
 // more of them see smaller faults.
 inline constexpr int kDraws = kSanitized ? 10'000 : 100'000;
 
+// Cases of a test of `n` random ones: all, or a quarter of them under sanitizers.
+constexpr int cases(int n) { return kSanitized ? (n + 3) / 4 : n; }
+
 }  // namespace tandem::test

@@ -3,13 +3,15 @@
     ./run --part 1                    correctness
     ./run --part 2                    kernels
     ./run --part 3                    throughput
-    ./run --dry --device cpu:0        all three with tiny shapes, to test the scripts
+    ./run --dry --device cpu:0        all three with tiny shapes, to test the scripts; one test in eight of a suite
+    ./run --dry --all-tests ...       the same with all tests
 
 Every step has a time limit, and no failure stops the rest. A table is printed at the end. --out (or $OUT, else the
 folder "result") gets results.json, table.txt and log.txt. Exit status 0: every step passed.
 """
 
 import argparse
+import functools
 import hashlib
 import importlib.util
 import os
@@ -81,7 +83,7 @@ SOME_PASSED = r"\[  PASSED  \] [1-9]"  # GoogleTest's exit status is 0 if a filt
 ALONE = {"OMP_NUM_THREADS": "1"}
 
 
-def part_1(files: Path, device: str, dry: bool):
+def part_1(files: Path, device: str, dry: bool, all_tests: bool = False):
     bin_ = files / "bin"
     tests = str(bin_ / "test_torch")
     yield Step("facts", module("facts"), 60)
@@ -96,6 +98,7 @@ def part_1(files: Path, device: str, dry: bool):
     together = [Step("served blocks", module("blocks", *served), 200 if dry else 60)]
     limits = ["--limit=200", "--seconds=390"] if dry else ["--limit=60", "--seconds=390"]
     # Each process needs a second or more to load LibTorch, and uses little of a GPU.
+    limits += ["--every=8"] if dry and not all_tests else []
     limits += [f"--jobs={max(1, min(8, len(os.sched_getaffinity(0)) // 2))}"]
     together.append(Step("suites", module("suites", tests, *limits), 400))
     if not device.startswith("cpu"):
@@ -159,6 +162,7 @@ def main(arguments=None) -> int:
     parser.add_argument("--part", type=int, choices=PARTS, action="append", default=[])
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--dry", action="store_true", help="tiny shapes, a few seconds")
+    parser.add_argument("--all-tests", action="store_true", help="of the suites, in a dry run")
     parser.add_argument("--budget", type=float, default=BUDGET, help="seconds for each part")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "result")))
     args = parser.parse_args(arguments)
@@ -170,7 +174,8 @@ def main(arguments=None) -> int:
         print(f"\n== part {part}: {PARTS[part]} ({args.device})", flush=True)
         out = args.out / f"part_{part}"
         out.mkdir(parents=True, exist_ok=True)
-        steps = {1: part_1, 2: part_2, 3: part_3}[part](files, args.device, args.dry)
+        first = functools.partial(part_1, all_tests=args.all_tests)
+        steps = {1: first, 2: part_2, 3: part_3}[part](files, args.device, args.dry)
         results = run_all(steps, out, environment, args.budget)
         text = table(results, judge=not args.dry and not args.device.startswith("cpu"))
         (out / "table.txt").write_text(text)

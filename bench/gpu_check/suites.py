@@ -121,9 +121,11 @@ def run(program: str, suite: str, limit: float, environment: dict[str, str]) -> 
     return found
 
 
-def shards_of(suite: str) -> list[dict[str, str]]:
+def shards_of(suite: str, every: int) -> list[dict[str, str]]:
+    """Of one test in `every`, from the first on."""
     n = SHARDS.get(bare(suite), 1)
-    return [{"GTEST_TOTAL_SHARDS": str(n), "GTEST_SHARD_INDEX": str(i)} for i in range(n)]
+    total = str(n * every)
+    return [{"GTEST_TOTAL_SHARDS": total, "GTEST_SHARD_INDEX": str(i)} for i in range(n)]
 
 
 def joined(runs: list[Run]) -> Run:
@@ -153,6 +155,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--limit", type=float, default=60, help="seconds for a suite")
     parser.add_argument("--seconds", type=float, default=380, help="for all suites and narrowing")
     parser.add_argument("--jobs", type=int, default=1, help="suites at the same time")
+    parser.add_argument("--every", type=int, default=1, help="runs one test in so many of a suite")
     args = parser.parse_args(arguments)
     end = time.monotonic() + args.seconds
     there = [suite for suite in listed(args.program) if bare(suite) in SUITES]
@@ -168,7 +171,9 @@ def main(arguments: list[str]) -> int:
     with ThreadPoolExecutor(args.jobs) as pool:
         # The longest begin first.
         order = sorted(there, key=lambda suite: -SHARDS.get(bare(suite), 1))
-        runs = {s: [pool.submit(timed, s, shard) for shard in shards_of(s)] for s in order}
+        runs = {
+            s: [pool.submit(timed, s, shard) for shard in shards_of(s, args.every)] for s in order
+        }
         for suite in there:
             parts = [each.result() for each in runs[suite]]
             found = joined([part for part, _ in parts])

@@ -259,6 +259,23 @@ def test_shards_of_a_suite_are_one_result(fake_tests, monkeypatch, capsys):
     assert said["suite.Types/Forward.tests"] == 4 and said["suite.Types/Forward"] == "1"
 
 
+def test_one_test_in_so_many_runs(monkeypatch):
+    monkeypatch.setattr(suites, "SHARDS", {"Oracle": 2})
+    first = {"GTEST_TOTAL_SHARDS": "8", "GTEST_SHARD_INDEX": "0"}
+    assert suites.shards_of("Types/Forward.", every=8) == [first]
+    of_two = [{"GTEST_TOTAL_SHARDS": "16", "GTEST_SHARD_INDEX": i} for i in ("0", "1")]
+    assert suites.shards_of("Models/Oracle.", every=8) == of_two
+    for options, wanted in (
+        (dict(dry=False), []),
+        (dict(dry=True), ["--every=8"]),
+        (dict(dry=True, all_tests=True), []),
+    ):
+        (step,) = (
+            s for s in flat(judge.part_1(Path("files"), "cpu:0", **options)) if s.name == "suites"
+        )
+        assert [w for w in step.command if w.startswith("--every")] == wanted
+
+
 def test_a_suite_that_is_gone_fails(fake_tests, monkeypatch, capsys):
     monkeypatch.setattr(suites, "SUITES", ("TorchDevice",))
     assert suites.main([fake_tests]) == 0
@@ -394,6 +411,7 @@ def test_the_folder_is_small_and_whole(made):
 
 def test_dry_run_on_the_cpu(made, tmp_path):
     command = [made / "run", "--dry", "--device=cpu:0", f"--out={tmp_path}"]
+    command += ["--all-tests"] if os.environ.get("TANDEM_NIGHT") else []
     environment = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -11,7 +11,7 @@ from tests.attack.harness import Api  # noqa: E402
 from tests.faults import faults  # noqa: E402
 
 POINTS = 3
-THREADS = 10  # of the start
+THREADS = 6  # of the start
 
 
 @pytest.fixture(scope="module")

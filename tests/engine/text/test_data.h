@@ -13,9 +13,12 @@
 #include <vector>
 
 #include "engine/text/tokenizer.h"
+#include "tests/sanitized.h"
 #include "tests/temp_dir.h"
 
 namespace tandem::test {
+
+inline constexpr size_t kGoldenStep = kSanitized ? 4 : 1;  // between golden texts that are tested
 
 inline std::string data_path(const std::string& name) {
   return std::string(TANDEM_SOURCE_DIR) + "/tests/engine/text/data/" + name;
