@@ -88,20 +88,12 @@ def main(arguments=None) -> int:
         finally:
             process.terminate()
             process.wait(60)
-    text = f"""{
-        table(
-            ["scrapes", "of a core, %"], [[name, spread(values)] for name, values in shares.items()]
-        )
-    }
-
-{args.rate:g} scrapes per second on one connection, an idle server, {
-        args.pairs
-    } alternated windows of {
-        args.seconds:g
-    } s. A page of /metrics/gateway has {size} bytes.
-
-{run.conditions()}
-"""
+    shown = table(["scrapes", "of a core, %"], [[n, spread(v)] for n, v in shares.items()])
+    how = (
+        f"{args.rate:g} scrapes per second on one connection, an idle server, {args.pairs} alternated "
+        f"windows of {args.seconds:g} s. A page of /metrics/gateway has {size} bytes."
+    )
+    text = f"{shown}\n\n{how}\n\n{run.conditions()}\n"
     cli.publish(text, args.write, PAGE, "scrapes")
     return 0
 
