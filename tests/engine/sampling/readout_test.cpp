@@ -949,7 +949,7 @@ TEST(RowReader, SingleIdsEqualAWholeRow) {
     store.forget(ticket + 1);
     if (HasFailure()) break;
   }
-  EXPECT_GT(single, 200);
+  EXPECT_GT(single, 100);
   EXPECT_GT(constrained, 150);
 }
 
