@@ -21,11 +21,7 @@ constexpr float kLn2 = 0.69314F;
 
 // Policies 1 and 2 of the paper, with the additions of docs/decoding_methods.md.
 struct Policy : BildParams {
-  Policy(const BildParams& params, const Warp& warp)
-      : BildParams(params), greedy(warp.greedy()), draft_warp(warp) {
-    // Where the output is exact, the small model's confidence decides about no token.
-    if (bild_is_exact(params, greedy)) draft_warp.vocab = draft_ids(warp, draft_vocabulary);
-  }
+  Policy(const BildParams& params, bool is_greedy) : BildParams(params), greedy(is_greedy) {}
 
   // Equation 2.
   bool falls_back(const DraftToken& small) const {
@@ -44,7 +40,6 @@ struct Policy : BildParams {
   int masks() const { return num_masks.value_or(0); }
 
   bool greedy;
-  Warp draft_warp;  // of the small model's draws
 };
 
 // A run of small tokens y_1 .. y_r, and why it stopped.
@@ -89,7 +84,8 @@ int room_of(Gen g, const SmallRun& run, int longest) {
 }
 
 // The small model drafts until it falls back, reaches max_small_run, or would end the request.
-Task<SmallRun> small_run(Gen g, Policy policy) {
+// warp: of its draws
+Task<SmallRun> small_run(Gen g, Policy policy, Warp warp) {
   const Stage S = g.stage(Role::kSmall);
   int longest = longest_small_run(policy);
   // The large model draws the last token.
@@ -105,7 +101,7 @@ Task<SmallRun> small_run(Gen g, Policy policy) {
     const int room = room_of(g, run, longest);
     if (run.length % kRoundTokens == 0) co_await g.round(needs_of(g, run, room, policy.masks()));
     Read propose;  // without log-probabilities: those of a token are the large model's
-    propose.warp = policy.draft_warp;
+    propose.warp = warp;
     propose.draw = true;
     propose.tentative = !policy.trusts_small();  // the large model may draw here, too
     propose.round_start = start;
@@ -192,12 +188,15 @@ int longest_small_run(const BildParams& a) {
 
 // Algorithm 1.
 Task<void> bild(Gen g, BildParams a) {
-  const Policy policy(a, g.warp());
+  const Policy policy(a, g.warp().greedy());
+  // Where the output is exact, the small model's confidence decides about no token.
+  const bool limited = bild_is_exact(a, policy.greedy);
+  DraftWarp warp(g.warp(), limited ? a.draft_vocabulary : 0, a.drafts_text_ids);
   const Stage S = g.stage(Role::kSmall), L = g.stage(Role::kLarge);
   std::vector<Stage> others{S};
   bool ended = co_await first_token(g, std::move(others));
   while (!ended) {
-    SmallRun run = co_await small_run(g, policy);
+    SmallRun run = co_await small_run(g, policy, warp.behind(g.seq()));
     if (run.ended) co_return;
     ended = co_await verify(g, policy, std::move(run));
     if (ended) co_return;

@@ -31,8 +31,10 @@ struct BildParams {
   // Mask tokens of the small model, so that one pass produces several tokens (draft_pass.h). They
   // do not change its tokens. Unset: 1 where the deployment names an adapter; none with early exit.
   std::optional<int> num_masks;
-  std::string adapter;        // of the mask tokens, by the deployment's name for it
-  int draft_vocabulary = 0;   // where it is exact, only ids below this are drafted; 0: all
+  std::string adapter;  // of the mask tokens, by the deployment's name for it
+  // Where it is exact, as in SpeculativeParams. 0: all.
+  int draft_vocabulary = 0;
+  bool drafts_text_ids = true;
   std::optional<int> window;  // ablation: runs of this length instead of fallback. [1, ..)
 };
 

@@ -101,7 +101,8 @@ Walk verify(Gen g, const TreeRows& rows, const Predicted& predicted, const Reado
 Task<void> bita(Gen g, BitaParams a) {
   const Stage L = g.stage(Role::kLarge);
   TreeSize size(a.tree, a.num_masks, a.num_candidates, a.pace, a.stats);
-  const int ids = draft_ids(g.warp(), a.draft_vocabulary.value_or(0));
+  Warp warp = g.warp();  // of the masks
+  warp.vocab = draft_ids(warp, a.draft_vocabulary.value_or(0));
   Predicted predicted;
   for (;;) {
     BitaTree tree = size.tree().clipped(predicted.counts(), g.remaining());
@@ -111,7 +112,7 @@ Task<void> bita(Gen g, BitaParams a) {
     const bool caught_up = p.add.size() > 1;
     const TreeRows rows = add_tree(std::move(tree), predicted.tokens, &p);
     p.reading(g.draw(rows.nodes));
-    if (!rows.masks.empty()) p.reading(read_masks(g, rows.masks, a.num_candidates, ids));
+    if (!rows.masks.empty()) p.reading(read_masks(rows.masks, a.num_candidates, warp));
     Readout r = co_await g.submit(std::move(p));
 
     Walk w = verify(g, rows, predicted, r, &size);

@@ -31,7 +31,7 @@ Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::v
   const auto is_conditioned = [](const In& in) { return in.kind == In::kEmbed; };
   if (std::ranges::any_of(p.add.in, is_conditioned)) masks = 0;
   const TreeRows rows = add_tree(chain_of(nodes, masks, room), candidates, &p);
-  Read predictions = read_masks(g, rows.masks, 1, how.warp.vocab);
+  Read predictions = read_masks(rows.masks, 1, how.warp);
   how.rows = rows.nodes;
   how.max_prob = predictions.max_prob = true;
   p.reading(std::move(how));

@@ -27,12 +27,11 @@ TreeRows add_tree(BitaTree tree, const Candidates& candidates, Pass* pass) {
   return rows;
 }
 
-Read read_masks(Gen g, RowList masks, int k, int vocab) {
+Read read_masks(RowList masks, int k, const Warp& warp) {
   Read read;
   read.rows = std::move(masks);
-  read.warp = g.warp();
+  read.warp = warp;
   read.warp.temperature = 0;
-  read.warp.vocab = vocab;
   read.top = k;
   return read;
 }

@@ -27,8 +27,7 @@ struct TreeRows {
 // REQUIRES: a candidate for each node.
 TreeRows add_tree(BitaTree tree, const Candidates& candidates, Pass* pass);
 
-// Reads the k best tokens of each mask, under the request's processors, greedily. vocab: of these
-// reads (Warp::vocab).
-Read read_masks(Gen g, RowList masks, int k, int vocab);
+// Reads the k best tokens of each mask, under the warp's processors and ids, greedily.
+Read read_masks(RowList masks, int k, const Warp& warp);
 
 }  // namespace tandem

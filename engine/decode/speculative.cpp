@@ -21,8 +21,8 @@ struct Drafter {
   Stage stage;
   bool by_ratio = false;
   float min_probability = 0;
-  int vocab = 0;  // Warp::vocab
-  int masks = 0;  // mask tokens behind each row that draws; 0 if by_ratio
+  int masks = 0;   // mask tokens behind each row that draws; 0 if by_ratio
+  Warp warp = {};  // of a round
 
   // Pages for the small model's rows of a round.
   Need need(Gen g, int gamma) const {
@@ -31,8 +31,7 @@ struct Drafter {
   // Draws by the large model's race, or independently for the ratio rule.
   Read read(Gen g) const {
     Read read;
-    read.warp = g.warp();
-    read.warp.vocab = vocab;
+    read.warp = warp;
     read.draw = true;
     read.keep = by_ratio;
     read.round_start = static_cast<int>(g.seq().size());
@@ -141,6 +140,7 @@ class DraftPolicy {
         most_(a.draft_tokens),
         large_(g.stage(Role::kLarge)),
         small_(drafter_of(g, a)),
+        warp_(g.warp(), a.draft_vocabulary.value_or(0), a.drafts_text_ids),
         length_(small_.by_ratio && a.pace == Pace::kFastest ? Pace::kAdaptive : a.pace, most_),
         ngrams_(kMaxNgram) {
     if (a.pace != Pace::kFastest || small_.by_ratio) return;
@@ -159,6 +159,7 @@ class DraftPolicy {
       return;
     }
     drafter_ = small_;
+    drafter_.warp = warp_.behind(g_.seq());
     // The large model adds a token of its own, so the last token needs no draft.
     gamma_ = std::min(stopping_ ? most_ : length_.gamma(), g_.remaining() - 1);
     if (!stopping_) return;
@@ -193,7 +194,6 @@ class DraftPolicy {
   static Drafter drafter_of(Gen g, const SpeculativeParams& a) {
     const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
     return {g.stage(Role::kSmall), by_ratio, a.min_draft_probability,
-            draft_ids(g.warp(), a.draft_vocabulary.value_or(0)),
             by_ratio ? 0 : a.num_masks.value_or(0)};
   }
   static Task<Drafts> at_once(Drafts drafts) { co_return drafts; }
@@ -202,6 +202,7 @@ class DraftPolicy {
   const int most_;
   const Stage large_;
   const Drafter small_;
+  DraftWarp warp_;
   DraftLength length_;
   std::optional<DraftStopping> stopping_;  // with Pace::kFastest
   NgramIndex ngrams_;

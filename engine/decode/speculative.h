@@ -38,6 +38,8 @@ struct SpeculativeParams {
   // Vocabularies made by merging have the frequent tokens first. 0: all. Unset: chosen by the
   // models; here all.
   std::optional<int> draft_vocabulary;
+  // But for ids of the text (DraftWarp), which cost little where ModelShape::reads_single_ids.
+  bool drafts_text_ids = true;
   enum class Acceptance : uint8_t {
     kMatch,  // x_i is accepted if the large model draws it, too
     kRatio,  // x_i is accepted with probability min(1, p_i(x_i) / q_i(x_i)), the papers' rule

@@ -73,6 +73,9 @@ struct ModelShape {
   int64_t frontier_page_bytes = 0;
   // A row's result is bit-identical in any batch. Otherwise nearly equal logits may swap ranks.
   bool batch_invariant = false;
+  // Warp::more_ids cost the output matrix's rows of these ids. Otherwise all up to the last of
+  // them.
+  bool reads_single_ids = false;
   std::string fingerprint;  // of its weights; empty: unknown
   // What the bytes of a KV page depend on besides weights, configuration and tokens: types, layout,
   // kernels. Empty: pages cannot be saved.

@@ -112,6 +112,8 @@ struct Warp {
   // Ids from `vocab` on are excluded from draws, distributions and raw log-probabilities: padding
   // of the output matrix, and ids that drafts may not use. 0: none.
   int vocab = 0;
+  // But for these: ids from `vocab` on, ascending. Not of reads that judge. Null: none.
+  std::shared_ptr<const std::vector<Token>> more_ids;
   uint64_t seed = 0;  // draws are keyed by seed, choice and position
   uint32_t choice = 0;
 

@@ -56,20 +56,22 @@ float exponential(uint32_t word) {
   return -((f + y) + e * 0.693359375f);
 }
 
-Token race(std::span<const float> weights, RaceKey key) {
+Token race(std::span<const float> weights, RaceKey key, std::span<const Token> more) {
   float best = 0;
   Token winner = -1;
-  for (size_t begin = 0; begin < weights.size(); begin += kGroup) {
-    const size_t end = std::min(begin + kGroup, weights.size());
+  const auto enter = [&](float weight, Token token) {
+    const float score = weight * kScale / exponential(race_word(key, static_cast<uint32_t>(token)));
+    if (score <= best) return;
+    best = score;
+    winner = token;
+  };
+  const size_t first = weights.size() - more.size();
+  for (size_t begin = 0; begin < first; begin += kGroup) {
+    const size_t end = std::min(begin + kGroup, first);
     if (!may_win(weights.data(), begin, end, key, best)) continue;
-    for (size_t i = begin; i < end; ++i) {
-      const float score =
-          weights[i] * kScale / exponential(race_word(key, static_cast<uint32_t>(i)));
-      if (score <= best) continue;
-      best = score;
-      winner = static_cast<Token>(i);
-    }
+    for (size_t i = begin; i < end; ++i) enter(weights[i], static_cast<Token>(i));
   }
+  for (size_t i = 0; i < more.size(); ++i) enter(weights[first + i], more[i]);
   return winner;
 }
 

@@ -45,7 +45,8 @@ inline uint32_t race_word(RaceKey key, uint32_t v) {
   return x;
 }
 
-// The token drawn, never one of weight 0. weights: [vocab], in [0, 1]. -1 if all are 0.
-Token race(std::span<const float> weights, RaceKey key);
+// The token drawn, never one of weight 0. weights: in [0, 1], of tokens 0, 1, .. and then of
+// `more`, ascending. -1 if all are 0.
+Token race(std::span<const float> weights, RaceKey key, std::span<const Token> more = {});
 
 }  // namespace tandem::sampling

@@ -96,17 +96,16 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   const Read& read = work_->pass->read[static_cast<size_t>(output.read)];
   const Warp& warp = read.warp;
   if (left_out(read)) return absl::OkStatus();
-  if (warp.vocab > 0) {
-    logits = logits.first(std::min(logits.size(), static_cast<size_t>(warp.vocab)));
+  ids_ = sampling::DrawnIds(warp, logits.size());
+  if (read.judges() && !ids_.more().empty()) {
+    return fail(output, position, "single ids of a read that judges");
   }
+  logits = logits.first(ids_.end());
   const bool wants_raw = read.logprob && read.raw_logprob;
-  std::span<const float> raw = logits;
   bool dead_end = false;
-  if (const Processors* processors = warp.processors.get()) {
-    if (wants_raw) {
-      raw_.assign(logits.begin(), logits.end());
-      raw = raw_;
-    }
+  const Processors* const processors = warp.processors.get();
+  if (processors != nullptr) {
+    if (wants_raw) raw_.assign(logits.begin(), logits.end());
     if (processors->counts_tokens()) {
       TANDEM_RETURN_IF_ERROR(count(*processors, output, position));
     }
@@ -116,16 +115,21 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
       const std::shared_ptr<const LegalTokens> legal =
           legal_ ? *std::move(legal_) : constraint.after(history().counts().output());
       legal_.reset();
-      const bool left = sampling::apply_constraint(legal.get(), constraint.ends(), logits);
+      ids_.clear_others(logits);
+      const auto ends = ids_.more().empty() ? constraint.ends() : std::span<const Token>();
+      const bool left = sampling::apply_constraint(legal.get(), ends, logits);
       dead_end = !left && !read.draw && !read.judges();  // no candidate of a beam
     }
   }
+  logits = ids_.shorten(logits);
+  std::span<const float> raw = logits;
+  if (processors != nullptr && wants_raw) raw = ids_.shorten(raw_);
   const sampling::Scan scan = sampling::scan(logits);
   if (!scan.valid) {
     return fail(output, position, "NaN or +Inf among the logits, or nothing but -Inf");
   }
   Out& out = readout_.row.emplace_back();
-  out.argmax = scan.argmax;
+  out.argmax = ids_.id(scan.argmax);
 
   const bool greedy = warp.greedy();
   double log_sum = 0;  // of exp(logit - max), unwarped
@@ -136,11 +140,12 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   Token scored = -1;
   if (static_cast<size_t>(output.index) < read.score.size()) {
     scored = read.score[static_cast<size_t>(output.index)];
-    if (scored < 0 || static_cast<size_t>(scored) >= logits.size()) {
+    const Token column = ids_.column(scored);
+    if (column < 0) {
       return fail(output, position,
                   absl::StrCat("score of token ", scored, "; vocabulary ", logits.size()));
     }
-    const double above = double{scan.max} - logits[static_cast<size_t>(scored)];
+    const double above = double{scan.max} - logits[static_cast<size_t>(column)];
     out.nll = static_cast<float>(log_sum + above);
   }
 
@@ -155,16 +160,18 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
     raw_log_sum = sampling::log_normalizer(raw, raw_max);
   }
   const auto logprob = [&](Token t) {
-    const auto i = static_cast<size_t>(t);
+    const Token column = ids_.column(t);
+    const auto i = static_cast<size_t>(column);
     if (wants_raw) return static_cast<float>(double{raw[i]} - raw_max - raw_log_sum);
     const float logit = logits[i];
     return greedy ? static_cast<float>(double{logit} - scan.max - log_sum)
-                  : warped_.logprob(t, logit);
+                  : warped_.logprob(column, logit);
   };
 
   if (read.top > 0 && !dead_end) {
     sampling::top_n(logits, read.top, scratch_, best_);
-    for (const Token t : best_) {
+    for (const Token column : best_) {
+      const Token t = ids_.id(column);
       readout_.ranked.push_back({t, read.logprob ? logprob(t) : kUnset});
     }
   }
@@ -173,10 +180,11 @@ absl::Status RowReader::read(const Work::Output& output, std::span<float> logits
   if (read.keep) {
     Distribution probs(logits.size());
     if (greedy) {
-      probs[static_cast<size_t>(scan.argmax)] = 1;
+      probs[static_cast<size_t>(scan.argmax)] = 1;  // a column
     } else {
       sampling::normalize(scratch_.weight, warped_.total, probs);
     }
+    ids_.spread(&probs);
     store_->put_dist(work_->ticket, output.out, std::move(probs));
   }
 
@@ -231,7 +239,7 @@ bool RowReader::left_out(const Read& read) {
 
 bool RowReader::can_ask(const Read& read) {
   const Warp& warp = read.warp;
-  if (read.keep || read.top > kAnsweredTop) return false;
+  if (read.keep || read.top > kAnsweredTop || warp.more_ids) return false;
   if (const Processors* const processors = warp.processors.get()) {
     if (processors->constraint || (read.logprob && read.raw_logprob)) return false;
   }
@@ -446,7 +454,7 @@ absl::StatusOr<Token> RowReader::pick(const In& in) {
 // Draws from scratch_.weight; greedy: the argmax.
 Token RowReader::draw(const Read& read, Purpose purpose, int position, Token argmax) const {
   if (read.warp.greedy()) return argmax;
-  return sampling::race(scratch_.weight, key_of(read, purpose, position));
+  return sampling::race(scratch_.weight, key_of(read, purpose, position), ids_.more());
 }
 
 absl::Status RowReader::verify(const Read& read, const Work::Output& output, int position,

@@ -44,6 +44,7 @@
 #include "engine/pass/backend.h"
 #include "engine/pass/pass.h"
 #include "engine/pass/token_history.h"
+#include "engine/sampling/drawn_ids.h"
 #include "engine/sampling/processors.h"
 #include "engine/sampling/random.h"
 #include "engine/sampling/row_answer.h"
@@ -153,6 +154,7 @@ class RowReader {
   std::vector<int> climbed_;  // scratch
 
   // Of the current row.
+  sampling::DrawnIds ids_;
   std::vector<float> raw_;  // logits before processors, if both are read
   sampling::Warped warped_;
   sampling::Scratch scratch_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/sampling/race.h"
 #include "engine/sampling/warp.h"
@@ -48,12 +49,15 @@ Token race(const std::vector<float>& weights, std::array<uint32_t, 2> key) {
   return first;
 }
 
-Row::Row(const Model& m, const Tokens& tokens, int ids)
-    : Row(m.logits_after(tokens), static_cast<int>(tokens.size()) - 1, ids) {}
+Row::Row(const Model& m, const Tokens& tokens, int ids, const Tokens& more)
+    : Row(m.logits_after(tokens), static_cast<int>(tokens.size()) - 1, ids, more) {}
 
-Row::Row(std::vector<float> of_logits, int at, int ids)
+Row::Row(std::vector<float> of_logits, int at, int ids, const Tokens& more)
     : logits(std::move(of_logits)), position(at) {
-  if (ids > 0 && index(ids) < logits.size()) logits.resize(index(ids));
+  for (size_t i = index(ids); ids > 0 && i < logits.size(); ++i) {
+    if (std::ranges::find(more, static_cast<Token>(i)) != more.end()) continue;
+    logits[i] = -std::numeric_limits<float>::infinity();
+  }
   argmax = static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 

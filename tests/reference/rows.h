@@ -36,9 +36,9 @@ struct Row {
   int position = 0;  // of the row
   Token argmax = -1;
 
-  // `ids`: the row ends there; 0: all of it.
-  Row(const Model& m, const Tokens& tokens, int ids = 0);
-  Row(std::vector<float> of_logits, int at, int ids);
+  // `ids`: the row ends there, but for the tokens in `more`; 0: all of it.
+  Row(const Model& m, const Tokens& tokens, int ids = 0, const Tokens& more = {});
+  Row(std::vector<float> of_logits, int at, int ids, const Tokens& more = {});
 
   double log_softmax(Token t) const;
   double confidence() const;

@@ -47,20 +47,21 @@ struct Guess {
   Token token;
   double confidence;
 };
+// more: the ids beyond the draft vocabulary that may be drafted
 inline std::vector<Guess> said(const Model& draft, Tokens text, const Warp& w, const Drafting& a,
-                               int room, std::vector<Guess>* guesses) {
+                               const Tokens& more, int room, std::vector<Guess>* guesses) {
   std::vector<Guess> out;
   const int ids = a.draft_vocabulary.value_or(0);
   const auto judged = std::min(guesses->size(), Row::index(room - 1));
   for (size_t i = 0;; ++i) {
-    const Row row(draft, text, ids);
+    const Row row(draft, text, ids, more);
     out.push_back({row.draw(w), row.confidence()});
     if (i == judged || out.back().token != (*guesses)[i].token) break;
     text.push_back(out.back().token);
   }
   guesses->clear();
   for (int i = 0; i < std::min(*a.num_masks, room - static_cast<int>(out.size())); ++i) {
-    const Row mask(mask_logits(draft, text, i, a.by_adapter), 0, ids);
+    const Row mask(mask_logits(draft, text, i, a.by_adapter), 0, ids, more);
     guesses->push_back({mask.argmax, mask.confidence()});
   }
   return out;
@@ -70,6 +71,7 @@ inline std::vector<Guess> said(const Model& draft, Tokens text, const Warp& w, c
 inline Tokens masked_drafts(const Model& draft, const Output& out, const Warp& w, const Drafting& a,
                             int gamma, int64_t* passes) {
   Tokens x;
+  const Tokens more = a.drafts_text_ids ? out.seq : Tokens();
   std::vector<Guess> guesses;
   const auto add = [&](const std::vector<Guess>& tokens) {
     for (const Guess& g : tokens) {
@@ -82,7 +84,7 @@ inline Tokens masked_drafts(const Model& draft, const Output& out, const Warp& w
   while (static_cast<int>(x.size() + guesses.size()) < gamma) {
     const int room = gamma - static_cast<int>(x.size());
     ++*passes;
-    if (!add(said(draft, joined(out.seq, x), w, a, room, &guesses))) return x;
+    if (!add(said(draft, joined(out.seq, x), w, a, more, room, &guesses))) return x;
   }
   add(guesses);
   return x;
@@ -116,7 +118,8 @@ inline Speculated speculative(const Model& target, const Model& draft, const Tok
       if (out.is_eos(x[i])) x.resize(i + 1);
     }
     while (!lookup && !masked && static_cast<int>(x.size()) < gamma) {
-      const Row row(draft, joined(out.seq, x), a.draft_vocabulary.value_or(0));
+      const Row row(draft, joined(out.seq, x), a.draft_vocabulary.value_or(0),
+                    a.drafts_text_ids ? out.seq : Tokens());
       if (a.min_draft_probability > 0) {
         if (out.would_end(x) || row.confidence() < a.min_draft_probability) break;
       }

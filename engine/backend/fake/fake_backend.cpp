@@ -177,6 +177,7 @@ void FakeBackend::add_model(ModelId id, const std::string& name, const FakeModel
   m.shape.frontier_page_bytes =
       static_cast<int64_t>(sizeof(FakeMemory::HiddenRow)) * pool.page_rows;
   m.shape.batch_invariant = true;
+  m.shape.reads_single_ids = true;
   for (const ExtraConfig& lora : loras) m.shape.loras.push_back({lora.name, 1, 0});
   m.shape.page_format = absl::StrCat("fake ", config.seed, " ", config.vocab_size);
   m.pool = pool;

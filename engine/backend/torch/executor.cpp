@@ -21,17 +21,20 @@ namespace {
 // The most bytes of logits of one block, unless a single row has more.
 constexpr int64_t kLogitBytes = int64_t{64} << 20;
 
-// The ids that a read may draw (Warp::vocab).
-int ids_needed(const Read& read, int all) {
+// The first ids that a read may draw (Warp::vocab).
+int first_ids(const Read& read, int all) {
   return read.warp.vocab > 0 ? std::min(read.warp.vocab, all) : all;
 }
 
-// The most that a read of these works may draw.
+// The most that a read of these works may draw, up to the last single one.
 int ids_needed(std::span<const Work> works, int all) {
   int most = 0;
   for (const Work& work : works) {
     for (const Work::Output& o : work.outputs) {
-      most = std::max(most, ids_needed(work.pass->read[static_cast<size_t>(o.read)], all));
+      const Read& read = work.pass->read[static_cast<size_t>(o.read)];
+      const bool more = read.warp.more_ids && !read.warp.more_ids->empty();
+      const int end = more ? std::min(read.warp.more_ids->back() + 1, all) : 0;
+      most = std::max({most, first_ids(read, all), end});
     }
   }
   return most;
@@ -409,31 +412,40 @@ void Executor::read_block(const Batch& batch, const ReadBlock& block,
 }
 
 // Masks draw from fewer ids than the rows before them (BitaParams::draft_vocabulary).
-Executor::HeadNeed Executor::head_need(const Batch& batch, const ReadBlock& block) {
+cpu::Columns Executor::head_need(const Batch& batch, const ReadBlock& block) {
   const auto works = std::span(batch.works).subspan(block.begin, block.end - block.begin);
-  if (device_queue_ != nullptr) return {ids_needed(works, shape_.vocab_size), 0};
+  if (device_queue_ != nullptr) return {.first = ids_needed(works, shape_.vocab_size)};
   ids_.clear();
+  more_ids_.clear();
   for (size_t w = block.begin; w < block.end; ++w) {
     if (!plan_.items[w].status.ok()) continue;
     const Work& work = batch.works[w];
     for (size_t i = block.from; i < std::min(block.to, work.outputs.size()); ++i) {
       const Read& read = work.pass->read[static_cast<size_t>(work.outputs[i].read)];
-      if (!read.hidden) ids_.push_back(ids_needed(read, shape_.vocab_size));
+      if (read.hidden) continue;
+      ids_.push_back(first_ids(read, shape_.vocab_size));
+      if (!read.warp.more_ids) continue;
+      for (const Token id : *read.warp.more_ids) {
+        if (id >= ids_.back() && id < shape_.vocab_size) more_ids_.push_back(id);
+      }
     }
   }
   const int most = *std::ranges::max_element(ids_);
   const auto behind = std::find(ids_.rbegin(), ids_.rend(), most).base();
-  if (behind == ids_.end()) return {most, 0};
-  return {*std::max_element(behind, ids_.end()), static_cast<int>(behind - ids_.begin())};
+  if (behind == ids_.end() || !more_ids_.empty()) {
+    std::ranges::sort(more_ids_);
+    return {.first = most, .more = more_ids_};
+  }
+  return {.first = *std::max_element(behind, ids_.end()), .whole = behind - ids_.begin()};
 }
 
-HeadRows Executor::head_rows(const ReadBlock& block, HeadNeed need, bool answers) {
+HeadRows Executor::head_rows(const ReadBlock& block, const cpu::Columns& need, bool answers) {
   const int first = block.first;
   const int count = block.count;
   at::Tensor& logits = logits_.rows(count);
   if (!stepped_) {
     launch(device_queue_, [this, logits, first, count, need]() mutable {
-      model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), need.ids, need.whole);
+      model_.head(logits, hidden_.rows(plan_.reads).narrow(0, first, count), need);
     });
   }
   if (device_queue_ == nullptr) return {logits.mutable_data_ptr<float>()};

@@ -97,14 +97,10 @@ class Executor {
 
   // After the forward pass.
   void read_block(const Batch& batch, const ReadBlock& block, std::vector<WorkResult>& results);
-  // The logits that a block needs: all of the first `whole` rows, the first `ids` of the others.
-  struct HeadNeed {
-    int ids = 0;
-    int whole = 0;
-  };
-  HeadNeed head_need(const Batch& batch, const ReadBlock& block);
+  // The logits that a block needs, until the next call.
+  cpu::Columns head_need(const Batch& batch, const ReadBlock& block);
   // The head's output for a block, until the next call. answers: whether answers suffice
-  HeadRows head_rows(const ReadBlock& block, HeadNeed need, bool answers);
+  HeadRows head_rows(const ReadBlock& block, const cpu::Columns& need, bool answers);
   // Sums the pooled rows of each work.
   void read_pooled(std::vector<WorkResult>& results);
   // Makes the hidden rows of successful passes readable by later passes.
@@ -127,6 +123,7 @@ class Executor {
   BlockReader reader_;
   RowReader asker_;               // scratch of set_questions()
   std::vector<int> ids_;          // scratch of head_need()
+  std::vector<Token> more_ids_;   // likewise
   std::vector<LoraGroup> loras_;  // of a segment, without Ops::add_lora
   std::vector<LoraColumns>
       lora_columns_;   // with it, by Plan::segments; empty: no row has an adapter

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/backend/torch/cpu/columns.h"
 #include "engine/backend/torch/cpu/quantized_matrix.h"
 #include "engine/backend/torch/kinds.h"
 #include "engine/backend/torch/lora_view.h"
@@ -95,9 +96,8 @@ struct Epilogue {
   const at::Tensor& bias;  // [outs], added to y; or undefined
   ProductThen then = ProductThen::kStore;
   Activation activation = Activation::kSilu;  // of kActivate and kGate
-  int64_t first = 0;                 // only the first `first` columns of out are needed; 0: all
-  int64_t whole = 0;                 // CPU only: but all columns of the first `whole` rows
-  const AddedRows* added = nullptr;  // of kGate: added to y before the gate; null: none
+  cpu::Columns columns = {};                  // that are needed
+  const AddedRows* added = nullptr;           // of kGate: added to y before the gate; null: none
 };
 
 // A matrix in blocks of one type, as Ops::pack_blocks() returns it.

@@ -202,7 +202,7 @@ std::function<void()> StepGraphs::work_of(Step step) const {
     model.embed(x, token, step.rows.position, step.shape.keys - 1);
     model.run(0, step.shape.layers, x, step.rows, pool, {}, step.loras);
     ops.copy_rows(hidden, nullptr, x, step.read, step.shape.reads);
-    model.head(logits, hidden, step.shape.ids, 0);
+    model.head(logits, hidden, {.first = step.shape.ids});
     if (!step.shape.answers) return;
     ops.answer_rows(logits, step.changes, step.questions,
                     static_cast<RowAnswer*>(step.answers.mutable_data_ptr()));

@@ -88,7 +88,9 @@ const MethodEntry& bild_entry() {
       .bind =
           [](const Deployment& d, LoraId, P* a) {
             a->num_masks = a->early_exit ? 0 : small_masks(*a);
-            if (!a->early_exit) a->draft_vocabulary = d.draft_vocabulary;
+            if (a->early_exit) return;
+            a->draft_vocabulary = d.draft_vocabulary;
+            a->drafts_text_ids = d.small->shape.reads_single_ids;
           },
       .contract =
           [](const P& a, bool greedy) {

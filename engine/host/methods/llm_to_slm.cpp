@@ -30,6 +30,7 @@ std::optional<Refusal> misfit_of(const Params& a, const Deployment& d) {
 
 void bind(const Deployment& d, LoraId lora, Params* a) {
   if (!a->draft_vocabulary) a->draft_vocabulary = d.draft_vocabulary;
+  a->drafts_text_ids = d.small->shape.reads_single_ids;
   a->num_masks = masks_of(*a);
   a->stats = d.conditioned_of(lora);
 }

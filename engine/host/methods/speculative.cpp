@@ -32,6 +32,7 @@ const MethodEntry& speculative_entry() {
             if (!a->draft_vocabulary && a->acceptance == P::Acceptance::kMatch) {
               a->draft_vocabulary = d.draft_vocabulary;
             }
+            a->drafts_text_ids = d.small->shape.reads_single_ids;
             a->num_masks = small_masks(*a);
             a->stats = d.acceptance_of(lora);
           },

@@ -245,6 +245,7 @@ TEST(Bild, ADraftVocabularyChangesNoTokenWhereItIsExact) {
     a.fallback_threshold = static_cast<float>(seed % 7) / 10;
     a.rollback_threshold = 0.69F;
     a.draft_vocabulary = 1 + static_cast<int>(seed % 9);
+    a.drafts_text_ids = seed % 2 == 0;
     ASSERT_EQ(differences(seed, a, 0, 10), 0) << seed;
   }
 }

@@ -273,6 +273,7 @@ LlmToSlmParams random_drafting(Rng& rng) {
   a.pace = static_cast<Pace>(between(rng, 0, 2));
   if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
   if (chance(rng, 40)) a.draft_vocabulary = between(rng, 1, 12);
+  a.drafts_text_ids = chance(rng, 75);
   if (chance(rng, 50)) a.num_masks = between(rng, 1, 2);
   return a;
 }

@@ -22,7 +22,8 @@ Drafting random_drafting(Rng& rng) {
   if (chance(rng, 40)) a.pace = Pace::kAdaptive;
   if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
   if (chance(rng, 40)) a.acceptance = Acceptance::kRatio;
-  if (chance(rng, 30)) a.draft_vocabulary = between(rng, 1, 12);
+  if (chance(rng, 40)) a.draft_vocabulary = between(rng, 1, 12);
+  a.drafts_text_ids = chance(rng, 75);
   a.by_adapter = kAdapter;
   if (chance(rng, 40)) a.num_masks = between(rng, 0, 2);  // whose rows a tight box has room for
   return a;
@@ -164,6 +165,44 @@ TEST(Speculative, StopsWhereAutoregressiveDecodingStops) {
       }
     }
   }
+}
+
+// Both models agree. Beyond the draft vocabulary, ids of the text are drafted, and only these: by
+// chains, by masks, sampled under either rule.
+TEST(Speculative, DraftsIdsOfTheText) {
+  int64_t beyond = 0;
+  for (uint64_t seed = 0; seed < 120; ++seed) {
+    Rng rng(seed);
+    BoxOptions o = random_pair(rng);
+    o.models[0].config.vocab_size = 12;
+    o.models[1].config = o.models[0].config;
+    o.models[1].config.mask_accuracy = 1;
+    Box box{o};
+    Drafting a;
+    a.draft_vocabulary = between(rng, 1, 6);
+    a.by_adapter = kAdapter;
+    a.num_masks = between(rng, 0, 1);
+    if (chance(rng, 50)) a.acceptance = Acceptance::kRatio;
+    const bool of_text = chance(rng, 70);
+    a.drafts_text_ids = of_text;
+    SequenceSpec s = box.spec({1, 2, 0, 11}, 40);
+    s.warp = random_warp(rng, chance(rng, 50));
+    s.warp.vocab = 12;
+    use_drafting(s, a);
+    const auto r = box.submit(std::move(s));
+    box.pump();
+    ASSERT_TRUE(r->ok()) << r->end.status;
+    Tokens text = {1, 2, 0, 11};
+    for (const Emitted& e : r->emitted) {
+      if (e.provenance.proposed != Source::kLarge && e.token >= *a.draft_vocabulary) {
+        ASSERT_TRUE(of_text);
+        ASSERT_NE(std::ranges::find(text, e.token), text.end()) << seed;
+        ++beyond;
+      }
+      text.push_back(e.token);
+    }
+  }
+  EXPECT_GT(beyond, 300);
 }
 
 // The tokens that autoregressive decoding draws under the same seed, with penalties, whatever

@@ -3,9 +3,13 @@
 #ifdef TANDEM_WITH_TORCH
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <random>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "engine/decode/bild.h"
 #include "engine/decode/ppd.h"
@@ -138,6 +142,9 @@ std::vector<Way> exact_ways() {
                     small,
                     {{"draft_tokens", int64_t{8}}, {"pace", std::string("PACE_ADAPTIVE")}}});
     ways.push_back({"speculative", small, {{"draft_vocabulary", int64_t{40}}}});
+    ways.push_back({"speculative",
+                    small,
+                    {{"draft_vocabulary", int64_t{8}}, {"min_draft_probability", 0.01}}});
     ways.push_back({"bild", small, {{"fallback_threshold", 1.5}}});
     ways.push_back({"bild", small, verified, /*when_sampled=*/false});
     ways.push_back({"auto", small, {}});
@@ -236,6 +243,34 @@ TEST_F(Oracles, ExactMethodsGiveTheTokensOfAutoregressiveDecoding) {
       EXPECT_GT(drafted[w], 5) << ways[w].method << " with " << ways[w].model;
     }
   }
+}
+
+// The small model is the large one, so it drafts what it may: of ids beyond the draft vocabulary,
+// those of the text.
+TEST_F(Oracles, IdsOfTheTextAreDrafted) {
+  constexpr Token kFirst = 8;
+  int64_t of_text = 0;
+  std::vector<std::pair<std::vector<Token>, std::shared_ptr<Recorder>>> all;
+  for (uint64_t i = 0; i < 60; ++i) {
+    GenerateRequest r = i % 2 == 0 ? sampled(i) : random_request(i);
+    r.stopping.max_new_tokens = 40;
+    r.model = i % 3 == 0 ? "masked" : "same";
+    r.method = "speculative";
+    r.parameters = {{"draft_vocabulary", int64_t{kFirst}}, {"draft_tokens", int64_t{5}}};
+    std::vector<Token> prompt = std::get<std::vector<Token>>(r.prompt);
+    all.emplace_back(std::move(prompt), send(std::move(r)));
+  }
+  for (auto& [text, sent] : all) {
+    ASSERT_TRUE(sent->wait().ok()) << sent->wait();
+    for (const TokenInfo& t : sent->tokens()) {
+      if (t.provenance.proposed != Source::kLarge && t.id >= kFirst) {
+        EXPECT_NE(std::ranges::find(text, t.id), text.end());
+        ++of_text;
+      }
+      text.push_back(t.id);
+    }
+  }
+  EXPECT_GT(of_text, 100);
 }
 
 // Kernels that are not batch-invariant, as on CUDA: `auto` drafts, and its tokens are the large

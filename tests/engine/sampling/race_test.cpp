@@ -137,6 +137,28 @@ TEST(Race, DrawsAreDistributedAsTheWeightsAndIndependent) {
   }
 }
 
+// Tokens behind the first ones enter as they do in a whole row, whose other tokens weigh nothing.
+TEST(Race, SingleTokensHaveTheDrawsOfAWholeRow) {
+  std::mt19937 rng(7);
+  int drawn = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const size_t first = rng() % 200;
+    std::vector<Token> more;
+    for (auto t = static_cast<Token>(first + rng() % 5); t < 400; t += 1 + Token(rng() % 90)) {
+      more.push_back(t);
+    }
+    const std::vector<float> row = some_weights(first + more.size(), 1, 0.8, rng);
+    std::vector<float> whole(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(first));
+    whole.resize(400);
+    for (size_t m = 0; m < more.size(); ++m) whole[size_t(more[m])] = row[first + m];
+    const RaceKey key = race_key(3, 0, Purpose::kToken, i);
+    const Token winner = race(row, key, more);
+    EXPECT_EQ(winner, race(whole, key));
+    drawn += winner >= static_cast<Token>(first) ? 1 : 0;
+  }
+  EXPECT_GT(drawn, 100);
+}
+
 // Large vocabulary: the tail is drawn according to its weight.
 TEST(Race, LargeVocabulariesAreDrawnEvenly) {
   constexpr size_t kVocab = 20'000, kCells = 100;

@@ -8,10 +8,12 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/pass/constraint.h"
 #include "engine/pass/rows.h"
 #include "engine/sampling/race.h"
 #include "engine/sampling/random.h"
@@ -830,6 +832,159 @@ TEST(RowReader, TheBonusIsTheTokenThatArDraws) {
         expected_draw(warped_probs(warp, model(prefix)), race_key(seed, 0, Purpose::kToken, 3));
     if (ar >= 0) EXPECT_EQ(seq[3], ar);
   }
+}
+
+// Tokens that may follow any answer.
+class FixedConstraint final : public TokenConstraint {
+ public:
+  explicit FixedConstraint(std::vector<uint32_t> bits) {
+    auto legal = std::make_shared<LegalTokens>();
+    legal->bits = std::move(bits);
+    legal_ = std::move(legal);
+  }
+  std::shared_ptr<const LegalTokens> after(std::span<const Token> /*answer*/) override {
+    return legal_;
+  }
+  void prepare(std::vector<Token> /*answer*/) override {}
+  std::shared_ptr<const LegalTokens> known(std::span<const Token> /*answer*/) override {
+    return legal_;
+  }
+  size_t legal_drafts(std::span<const Token> /*answer*/, std::span<const Token> drafts) override {
+    return drafts.size();
+  }
+  std::span<const Token> ends() const override { return ends_; }
+
+ private:
+  std::shared_ptr<const LegalTokens> legal_;
+  const std::vector<Token> ends_{170};
+};
+
+// A read of the first ids and some single ones equals one of a whole row in which all other ids are
+// impossible. Their logits may be anything, as devices leave them.
+TEST(RowReader, SingleIdsEqualAWholeRow) {
+  std::mt19937 rng(12);
+  ValueStore store;
+  RowReader reader(&store);
+  int single = 0, constrained = 0;
+  for (TicketId ticket = 1; ticket <= 2000; ticket += 2) {
+    const size_t vocab = 190;
+    const int first = 1 + static_cast<int>(rng() % 100);
+    std::vector<Token> more;
+    for (auto t = static_cast<Token>(rng() % 120); t < 200; t += 1 + Token(rng() % 40)) {
+      more.push_back(t);  // also ids below the first ones' end and beyond the row's
+    }
+    const auto may_draw = [&](size_t t) {
+      return t < size_t(first) || std::ranges::find(more, Token(t)) != more.end();
+    };
+    Read read = read_of(1);
+    read.warp = random_warp(rng);
+    if (rng() % 2) read.warp.processors = random_processors(vocab, rng);
+    if (rng() % 4 == 0) {
+      Processors p = read.warp.processors ? *read.warp.processors : Processors();
+      std::vector<uint32_t> bits(6);
+      for (uint32_t& word : bits) word = static_cast<uint32_t>(rng() & rng());
+      bits[0] |= 1;
+      p.bias.clear();
+      p.ends.clear();
+      p.constraint = std::make_shared<FixedConstraint>(bits);
+      read.warp.processors = std::make_shared<const Processors>(std::move(p));
+      ++constrained;
+    }
+    read.top = static_cast<int>(rng() % 12);
+    read.draw = read.max_prob = read.logprob = true;
+    read.raw_logprob = rng() % 3 == 0;
+    read.keep = rng() % 2 == 0;
+    do {
+      read.score = {static_cast<Token>(rng() % vocab)};
+    } while (!may_draw(size_t(read.score[0])));
+
+    const std::vector<float> logits = random_logits(vocab, rng);
+    std::vector<float> row = logits, whole = logits;
+    for (size_t t = 0; t < vocab; ++t) {
+      if (may_draw(t)) continue;
+      row[t] = std::vector<float>{std::nanf(""), kInf, 1e30f}[rng() % 3];
+      whole[t] = -kInf;
+    }
+    const auto read_by = [&](const Warp& warp, TicketId by, std::vector<float> from) {
+      Pass pass;
+      pass.add.chain(token_in(3));
+      pass.reading(read).read[0].warp = warp;
+      Work work = work_of(pass, by);
+      work.count = 1;
+      reader.begin(work);
+      const absl::Status status = reader.read(work.outputs[0], from, 0);
+      EXPECT_TRUE(status.ok()) << status;
+      return reader.take();
+    };
+    const Readout want = read_by(read.warp, ticket, whole);
+    Warp limited = read.warp;
+    limited.vocab = first;
+    limited.more_ids = std::make_shared<const std::vector<Token>>(more);
+    const Readout got = read_by(limited, ticket + 1, row);
+    ASSERT_EQ(got.row.size(), 1u);
+
+    const Out &g = got.row[0], &w = want.row[0];
+    const auto near = [](float a, float b) {
+      return a == b || std::abs(a - b) < 2e-5f * (1 + std::abs(b));
+    };
+    EXPECT_EQ(g.argmax, w.argmax);
+    EXPECT_EQ(g.token, w.token);
+    single += g.token >= first ? 1 : 0;
+    EXPECT_TRUE(near(g.max_prob, w.max_prob));
+    EXPECT_TRUE(near(g.nll, w.nll));
+    EXPECT_TRUE(near(g.logprob, w.logprob)) << g.logprob << " " << w.logprob;
+    EXPECT_TRUE(near(g.score_logprob, w.score_logprob));
+    for (size_t i = 0; i < g.top.size(); ++i) {
+      if (!may_draw(size_t(w.top[i].token))) break;  // impossible ones follow, by id
+      EXPECT_EQ(g.top[i].token, w.top[i].token);
+      EXPECT_TRUE(near(g.top[i].logprob, w.top[i].logprob));
+    }
+    if (read.keep) {
+      const auto p = store.dist(ticket, 0).value(), q = store.dist(ticket + 1, 0).value();
+      for (size_t t = 0; t < vocab; ++t) {
+        EXPECT_NEAR((*p)[t], t < q->size() ? (*q)[t] : 0, 1e-5) << t;
+      }
+    }
+    store.forget(ticket);
+    store.forget(ticket + 1);
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(single, 100);
+  EXPECT_GT(constrained, 150);
+}
+
+TEST(RowReader, SingleIdsThatMayNotBeRead) {
+  RowReader reader(nullptr);
+  Pass pass;
+  pass.add.chain(token_in(3));
+  Read read = read_of(1);
+  read.warp.vocab = 2;
+  read.warp.more_ids = std::make_shared<const std::vector<Token>>(std::vector<Token>{5});
+  EXPECT_FALSE(RowReader::can_ask(read)) << "devices answer about the first ids alone";
+  read.score = {4};
+  pass.reading(read);
+  read.score.clear();
+  read.match = true;
+  pass.reading(read);
+  read.match = false;
+  Processors p;
+  p.constraint = std::make_shared<FixedConstraint>(std::vector<uint32_t>{1 << 4});
+  read.warp.processors = std::make_shared<const Processors>(p);
+  read.draw = true;
+  pass.reading(read);
+  Work work = work_of(pass, 1);
+  work.count = 1;
+  for (Work::Output& o : work.outputs) o.run_row = 0;
+  const std::vector<float> logits = {1, 2, 9, 9, 9, 3, 9};
+  const auto error = [&](size_t output) {
+    std::vector<float> row = logits;
+    reader.begin(work);
+    return std::string(reader.read(work.outputs[output], row, 0).message());
+  };
+  EXPECT_EQ(error(0), "pass 1, read 0, row 0 (position 0): score of token 4; vocabulary 3");
+  EXPECT_EQ(error(1), "pass 1, read 1, row 0 (position 0): single ids of a read that judges");
+  EXPECT_EQ(error(2), "");
+  EXPECT_EQ(reader.take().row[0].token, 0) << "nothing legal may be drawn: a dead end";
 }
 
 TEST(RowReader, AChainNeedsItsDraftsAndTheirDistributions) {

@@ -1,6 +1,9 @@
 #include "engine/backend/torch/cpu/product.h"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
+#include <vector>
 
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
@@ -73,6 +76,15 @@ void fetch_start(const QuantizedMatrix& w, int64_t panel) {
   }
 }
 
+int64_t panel_of(const PackedMatrix& w, int64_t column) { return column / w.columns(); }
+int64_t panel_of(const QuantizedMatrix& w, int64_t column) {
+  const auto holds = [&](const QuantizedMatrix::Segment& s) {
+    return column < s.first_out + s.outs;
+  };
+  const QuantizedMatrix::Segment& s = *std::ranges::find_if(w.segments(), holds);
+  return s.first_panel + (column - s.first_out) / w.columns();
+}
+
 TileShape shape_for(const PackedMatrix& w) {
   const TileShape shape = tile_shape(w.type());
   TANDEM_CHECK(shape.columns == w.columns() && shape.inputs == w.inputs());
@@ -103,8 +115,9 @@ struct Call {
   const PreparedRows* shared;  // null: each thread prepares its own
   uint64_t number;             // next_call() of the owner
   int64_t panels;              // to compute
-  int64_t common;              // of these, the first ones: for all rows
-  int64_t whole;               // rows that need the others
+  int32_t common;              // of these, the first ones: for all rows
+  int32_t whole;               // rows that need the others
+  const int32_t* more;         // not null: the others are these panels, for all rows
   int32_t part;                // groups of rows processed together
   Then then;
   Activation activation;
@@ -132,8 +145,11 @@ struct Call {
       const int64_t to = std::min(end, (p + 1) * panels);
       const int64_t from_group = p * part, to_group = std::min(prepared.groups(), (p + 1) * part);
       const int64_t from = begin - p * panels, last = to - p * panels;
-      const int64_t split = std::clamp(common, from, last);
+      const int64_t split = std::clamp<int64_t>(common, from, last);
       if (from < split) product_tiles(task, from, split, from_group, to_group);
+      for (int64_t i = split; more != nullptr && i < last; ++i) {
+        product_tiles(task, more[i - common], more[i - common] + 1, from_group, to_group);
+      }
       int64_t whole_group = from_group;
       while (whole_group < to_group && prepared.first_row(whole_group) < whole) ++whole_group;
       if (split < last && from_group < whole_group) {
@@ -144,19 +160,33 @@ struct Call {
   }
 };
 
+// The panels from `common` on that hold columns.more.
+template <class Matrix>
+const std::vector<int32_t>& more_panels(const Matrix& w, const Columns& columns, int64_t common) {
+  thread_local std::vector<int32_t> panels;
+  panels.clear();
+  for (const int32_t column : columns.more) {
+    const auto panel = static_cast<int32_t>(panel_of(w, column));
+    if (panel >= common && (panels.empty() || panel != panels.back())) panels.push_back(panel);
+  }
+  return panels;
+}
+
 template <class O, class A, class Matrix>
 void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Activation activation,
-         int64_t first, int64_t whole, const AddedRows<A>* added) {
+         const Columns& columns, const AddedRows<A>* added) {
   TANDEM_CHECK(x.in == w.in());
   TANDEM_CHECK(then != Then::kGate || w.layout() == Layout::kPairs);
-  TANDEM_CHECK(first == 0 || then != Then::kGate);
+  TANDEM_CHECK(columns.first == 0 || then != Then::kGate);
+  TANDEM_CHECK(columns.more.empty() || (columns.whole == 0 && columns.more.back() < w.outs()));
   TANDEM_CHECK(added == nullptr || then == Then::kGate);
   const Later later;
   const TileShape shape = shape_for(w);
   const int64_t threads = team_size();
-  const int64_t wanted = first > 0 ? (first + w.columns() - 1) / w.columns() : w.panels();
-  const int64_t common = std::min<int64_t>(wanted, w.panels());
-  const int64_t panels = whole > 0 ? w.panels() : common;
+  const bool all = columns.first == 0 || columns.first >= w.outs();
+  const int64_t common = all ? w.panels() : panel_of(w, columns.first - 1) + 1;
+  const std::vector<int32_t>& more = more_panels(w, columns, common);
+  const int64_t panels = columns.whole > 0 ? w.panels() : common + std::ssize(more);
   const int64_t groups = (x.rows + shape.rows - 1) / shape.rows;
   // Rows are divided among threads only if there are too few panels: each part reads all weights.
   int64_t parts = 1;
@@ -170,8 +200,9 @@ void run(O* out, const Rows<A>& x, const Matrix& w, const A* bias, Then then, Ac
                           .shared = nullptr,
                           .number = next_call(),
                           .panels = panels,
-                          .common = common,
-                          .whole = whole,
+                          .common = static_cast<int32_t>(common),
+                          .whole = static_cast<int32_t>(columns.whole),
+                          .more = more.empty() ? nullptr : more.data(),
                           .part = static_cast<int32_t>(part),
                           .then = then,
                           .activation = activation,
@@ -202,30 +233,30 @@ ReadAhead& read_ahead() {
 }
 
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
-             Then then, Activation activation, int64_t first, int64_t whole,
+             Then then, Activation activation, const Columns& columns,
              const AddedRows<float>* added) {
   TANDEM_CHECK(weights.type() != WeightType::kDouble);
-  run(out, x, weights, bias, then, activation, first, whole, added);
+  run(out, x, weights, bias, then, activation, columns, added);
 }
 
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then, Activation activation, int64_t first, int64_t whole,
+             Then then, Activation activation, const Columns& columns,
              const AddedRows<double>* added) {
   TANDEM_CHECK(weights.type() == WeightType::kDouble);
-  run(out, x, weights, bias, then, activation, first, whole, added);
+  run(out, x, weights, bias, then, activation, columns, added);
 }
 
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then, Activation activation, int64_t first, int64_t whole,
+             Then then, Activation activation, const Columns& columns,
              const AddedRows<double>* added) {
   TANDEM_CHECK(weights.type() == WeightType::kDouble);
-  run(out, x, weights, bias, then, activation, first, whole, added);
+  run(out, x, weights, bias, then, activation, columns, added);
 }
 
 void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
-             Then then, Activation activation, int64_t first, int64_t whole,
+             Then then, Activation activation, const Columns& columns,
              const AddedRows<float>* added) {
-  run(out, x, weights, bias, then, activation, first, whole, added);
+  run(out, x, weights, bias, then, activation, columns, added);
 }
 
 }  // namespace tandem::cpu

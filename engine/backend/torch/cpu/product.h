@@ -18,6 +18,7 @@
 
 #include <cstdint>
 
+#include "engine/backend/torch/cpu/columns.h"
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/prepared_rows.h"
 #include "engine/backend/torch/cpu/product_tiles.h"
@@ -28,25 +29,24 @@ namespace tandem::cpu {
 // y = x W^T + bias, stored in `out`, added to it, or gated (Then).
 //
 // x.in = weights.in(). bias: [outs] or null. out: [rows, outs], or [rows, outs / 2] if gated.
-// activation: for kGate. first > 0: compute only the first `first` columns, rounded up to whole
-// panels, of the rows from `whole` on; not with kGate. 0: all columns. Other elements may be
-// computed, too. added: with kGate, added to the sums before the gate; null: nothing is. Runs on
-// the calling thread's team (parallel.h).
+// activation: for kGate. columns: those to compute, in whole panels; not with kGate. Other elements
+// may be computed, too. added: with kGate, added to the sums before the gate; null: nothing is.
+// Runs on the calling thread's team (parallel.h).
 void product(float* out, const Rows<float>& x, const PackedMatrix& weights, const float* bias,
-             Then then = Then::kStore, Activation activation = Activation::kSilu, int64_t first = 0,
-             int64_t whole = 0, const AddedRows<float>* added = nullptr);
+             Then then = Then::kStore, Activation activation = Activation::kSilu,
+             const Columns& columns = {}, const AddedRows<float>* added = nullptr);
 // For weights of type kDouble.
 void product(float* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then = Then::kStore, Activation activation = Activation::kSilu, int64_t first = 0,
-             int64_t whole = 0, const AddedRows<double>* added = nullptr);
+             Then then = Then::kStore, Activation activation = Activation::kSilu,
+             const Columns& columns = {}, const AddedRows<double>* added = nullptr);
 void product(double* out, const Rows<double>& x, const PackedMatrix& weights, const double* bias,
-             Then then = Then::kStore, Activation activation = Activation::kSilu, int64_t first = 0,
-             int64_t whole = 0, const AddedRows<double>* added = nullptr);
+             Then then = Then::kStore, Activation activation = Activation::kSilu,
+             const Columns& columns = {}, const AddedRows<double>* added = nullptr);
 
 // Product with quantized weights. REQUIRES: x.in is a multiple of 32. The result has the same bits
 // on all processors with fused multiply-add.
 void product(float* out, const Rows<float>& x, const QuantizedMatrix& weights, const float* bias,
-             Then then = Then::kStore, Activation activation = Activation::kSilu, int64_t first = 0,
-             int64_t whole = 0, const AddedRows<float>* added = nullptr);
+             Then then = Then::kStore, Activation activation = Activation::kSilu,
+             const Columns& columns = {}, const AddedRows<float>* added = nullptr);
 
 }  // namespace tandem::cpu

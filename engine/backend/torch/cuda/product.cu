@@ -58,7 +58,7 @@ void packed_product(at::Tensor& out, const LinearInput& input, const at::Tensor&
     a.bias = data<T>(e.bias);
     a.then = e.then;
     a.activation = e.activation;
-    a.end = e.first;
+    a.end = e.columns.first;
     if (e.added != nullptr) {
       a.added = data<float>(e.added->sums);
       a.added_row = e.added->row;

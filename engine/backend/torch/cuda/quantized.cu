@@ -66,7 +66,7 @@ void block_product(at::Tensor& out, const LinearInput& input, const std::vector<
     }
     int64_t column = 0;
     for (const BlockMatrix& part : parts) {
-      if (e.first > 0 && column >= e.first) break;
+      if (e.columns.first > 0 && column >= e.columns.first) break;
       BlockArguments<BFloat16> a;
       a.shape = shape_of(part);
       a.weights = data<uint4>(part.data);
@@ -75,7 +75,7 @@ void block_product(at::Tensor& out, const LinearInput& input, const std::vector<
       if (e.bias.defined()) a.bias = data<BFloat16>(e.bias) + column;
       a.then = e.then;
       a.activation = e.activation;
-      if (e.first > 0) a.end = std::min(e.first - column, a.shape.width());
+      if (e.columns.first > 0) a.end = std::min(e.columns.first - column, a.shape.width());
       a.stride = width;
       if (e.added != nullptr) {
         TORCH_CHECK(parts.size() == 1, "additions to a product in ", parts.size(), " parts");

@@ -79,7 +79,7 @@ class CpuMatrix final : public WeightMatrix {
     cpu::AddedRows<A> added;
     if (e.added != nullptr) added = {data<A>(std::as_const(e.added->sums)), e.added->row};
     cpu::product(data<O>(out), rows, matrix_, data<A>(e.bias), then_of(e.then), e.activation,
-                 e.first, e.whole, e.added == nullptr ? nullptr : &added);
+                 e.columns, e.added == nullptr ? nullptr : &added);
   }
 
   template <class R>

@@ -72,11 +72,11 @@ void Decoder::run(int from, int to, at::Tensor& x, const RowView& rows, const Kv
   }
 }
 
-void Decoder::head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) {
+void Decoder::head(at::Tensor& logits, const at::Tensor& hidden, const cpu::Columns& columns) {
   const StepProfile::Section section(StepProfile::kHead);
   const int64_t n = hidden.size(0);
   at::Tensor& normed = head_in_.rows(n);
-  weights_.head.into(logits, {hidden, weights_.final_norm, normed}, ids, whole);
+  weights_.head.into(logits, {hidden, weights_.final_norm, normed}, columns);
 }
 
 void Decoder::final_norm(at::Tensor& out, const at::Tensor& hidden) {

@@ -64,8 +64,8 @@ void Encoder::run(int from, int to, at::Tensor& x, const RowView& rows, const Kv
   x.copy_(normed);
 }
 
-void Encoder::head(at::Tensor& /*logits*/, const at::Tensor& /*hidden*/, int /*ids*/,
-                   int /*whole*/) {
+void Encoder::head(at::Tensor& /*logits*/, const at::Tensor& /*hidden*/,
+                   const cpu::Columns& /*columns*/) {
   TORCH_CHECK(false, "an encoder has no head");
 }
 

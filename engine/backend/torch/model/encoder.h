@@ -34,7 +34,7 @@ class Encoder final : public Model {
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory, LoraGroups loras) override;
   // Throws: there is no head.
-  void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) override;
+  void head(at::Tensor& logits, const at::Tensor& hidden, const cpu::Columns& columns) override;
   void final_norm(at::Tensor& out, const at::Tensor& hidden) override;
 
  private:

@@ -44,8 +44,8 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
   return l;
 }
 
-void Linear::into(at::Tensor& out, const LinearInput& x, int64_t first, int64_t whole) const {
-  matrix_->multiply(out, x, {.bias = bias_, .first = first, .whole = whole}, {});
+void Linear::into(at::Tensor& out, const LinearInput& x, const cpu::Columns& columns) const {
+  matrix_->multiply(out, x, {.bias = bias_, .columns = columns}, {});
 }
 
 void Linear::add_to(at::Tensor& residual, const LinearInput& x, at::Tensor& scratch) const {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "engine/backend/torch/cpu/columns.h"
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/model/buffers.h"
 #include "engine/backend/torch/model/weight_matrix.h"
@@ -26,10 +27,8 @@ class Linear {
                                      cpu::Layout layout = cpu::Layout::kInOrder);
 
   // out = x W^T + bias. x: [rows, in]; out: [rows, out], of x's type or fp32; fp32 sums are not
-  // rounded to x's type first. first: only the first `first` columns of out are needed; 0: all.
-  // whole: but all columns of the first `whole` rows; on CPUs only, else 0. The CPU's own products
-  // then compute only that part.
-  void into(at::Tensor& out, const LinearInput& x, int64_t first = 0, int64_t whole = 0) const;
+  // rounded to x's type first.
+  void into(at::Tensor& out, const LinearInput& x, const cpu::Columns& columns = {}) const;
 
   // residual += x W^T + bias. residual: [rows, out]; scratch: the same of x's type, used on CUDA if
   // residual has another type.

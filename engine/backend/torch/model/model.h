@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "engine/backend/torch/cpu/columns.h"
 #include "engine/backend/torch/kv_pool.h"
 #include "engine/backend/torch/model/lora.h"
 #include "engine/backend/torch/row_view.h"
@@ -48,9 +49,8 @@ class Model {
   // until a buffer grows, so that they can be captured.
   virtual bool can_be_captured() const { return false; }
 
-  // logits = head(final norm(hidden)). hidden: [n, hidden] as x; logits: [n, vocab] fp32. Only the
-  // first `ids` columns are needed, but all columns of the first `whole` rows. whole: 0 on CUDA.
-  virtual void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) = 0;
+  // logits = head(final norm(hidden)). hidden: [n, hidden] as x; logits: [n, vocab] fp32.
+  virtual void head(at::Tensor& logits, const at::Tensor& hidden, const cpu::Columns& columns) = 0;
 
   // out = final norm(hidden). Both [n, hidden], of the geometry's hidden_type.
   virtual void final_norm(at::Tensor& out, const at::Tensor& hidden) = 0;

@@ -85,8 +85,9 @@ void ShardedDecoder::run(int from, int to, at::Tensor& x, const RowView& rows, c
   }
 }
 
-void ShardedDecoder::head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) {
-  parts_.front().decoder->head(logits, hidden, ids, whole);
+void ShardedDecoder::head(at::Tensor& logits, const at::Tensor& hidden,
+                          const cpu::Columns& columns) {
+  parts_.front().decoder->head(logits, hidden, columns);
 }
 
 void ShardedDecoder::final_norm(at::Tensor& out, const at::Tensor& hidden) {

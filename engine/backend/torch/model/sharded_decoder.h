@@ -44,7 +44,7 @@ class ShardedDecoder final : public Model {
   void add_positions(at::Tensor& x, const int32_t* replaced, const int32_t* position) override;
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory, LoraGroups loras) override;
-  void head(at::Tensor& logits, const at::Tensor& hidden, int ids, int whole) override;
+  void head(at::Tensor& logits, const at::Tensor& hidden, const cpu::Columns& columns) override;
   void final_norm(at::Tensor& out, const at::Tensor& hidden) override;
 
  private:

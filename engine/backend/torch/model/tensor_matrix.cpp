@@ -36,11 +36,11 @@ class OpsMatrix : public WeightMatrix {
         return ops_.add_linear(out, rows, numbers(), e.bias, *scratch.sums);
       }
       case ProductThen::kActivate:
-        multiply(out, x, {.bias = e.bias, .first = e.first}, scratch);
+        multiply(out, x, {.bias = e.bias, .columns = e.columns}, scratch);
         return ops_.activate(out, e.activation);
       case ProductThen::kGate: {
         at::Tensor& both = scratch.pairs->rows(out.size(0));
-        multiply(both, x, {.bias = e.bias, .first = e.first}, scratch);
+        multiply(both, x, {.bias = e.bias, .columns = e.columns}, scratch);
         if (e.added != nullptr) ops_.add_rows(both, *e.added);
         return ops_.gate(out, both, e.activation);
       }

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <random>
+#include <span>
+#include <vector>
 
 #include "engine/backend/torch/cpu/prepared_rows.h"
 #include "engine/backend/torch/cpu/targets.h"
@@ -156,6 +159,78 @@ TEST_P(Forward, RaggedBatchIsEachAlone) {
   for (size_t i = 0; i < 8; ++i) {
     ASSERT_TRUE(results[i].status.ok()) << results[i].status;
     expect_rows(logprobs(results[i].readout), alone[i]);
+  }
+}
+
+// The logits that a read has are those of a whole row, whatever other reads of the batch need.
+TEST_P(Forward, SingleIdsAreThoseOfAWholeRow) {
+  DecoderConfig c = tiny_config();
+  c.vocab_size = 200;
+  struct Ids {
+    int first;
+    std::vector<Token> more;
+  };
+  const std::vector<Ids> all = {
+      {9, {40, 150, 199}}, {33, {61, 62, 200}}, {9, {}}, {70, {3, 150}}, {0, {}}};
+  for (const bool tied : {false, true}) {
+    Driver d(tiny(c, 1, tied), test_shared(), 0,
+             {.page_rows = 4, .pages = 600, .frontier_pages = 200}, /*threads=*/tied ? 3 : 1);
+    std::vector<Pass> passes;
+    Rows wanted;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto tokens = random_tokens(3 + static_cast<int>(i), 200, 20 + i);
+      passes.push_back(chain_pass(d.layers(), tokens));
+      passes.back().reading(all_logprobs({static_cast<Row>(tokens.size()) - 1}, 200));
+      wanted.push_back(prefill(d, tokens, d.layers()).back());
+      Warp& warp = passes.back().read[0].warp;
+      warp.vocab = all[i].first;
+      if (all[i].more.empty()) continue;
+      warp.more_ids = std::make_shared<const std::vector<Token>>(all[i].more);
+    }
+    // Without the read of a whole row, and with it; each alone.
+    std::vector<std::vector<size_t>> batches = {{0, 1, 2, 3}, {3, 4, 0, 1}, {0, 4}, {2, 3}};
+    for (size_t i = 0; i < all.size(); ++i) batches.push_back({i});
+    std::vector<std::vector<Ranked>> first_answer(all.size());
+    for (const std::vector<size_t>& batch : batches) {
+      std::vector<Sequence> sequences(batch.size());
+      std::vector<Driver::Item> items;
+      for (size_t k = 0; k < batch.size(); ++k) {
+        sequences[k] = d.sequence();
+        items.push_back({.sequence = &sequences[k], .pass = &passes[batch[k]]});
+      }
+      const std::vector<WorkResult> results = d.run(items);
+      for (size_t k = 0; k < batch.size(); ++k) {
+        const size_t i = batch[k];
+        ASSERT_TRUE(results[k].status.ok()) << results[k].status;
+        const std::span<const Ranked> got = results[k].readout.row[0].top;
+        double total = 0;
+        size_t ids = 0;
+        const auto may_draw = [&](Token t) {
+          return all[i].first == 0 || t < all[i].first ||
+                 std::ranges::find(all[i].more, t) != all[i].more.end();
+        };
+        for (Token t = 0; t < 200; ++t) {
+          if (!may_draw(t)) continue;
+          total += std::exp(double{wanted[i][static_cast<size_t>(t)]});
+          ++ids;
+        }
+        ASSERT_EQ(got.size(), ids) << i;
+        for (const Ranked& r : got) {
+          ASSERT_TRUE(may_draw(r.token)) << r.token;
+          const double want = double{wanted[i][static_cast<size_t>(r.token)]} - std::log(total);
+          EXPECT_NEAR(r.logprob, want,
+                      std::max(1e-5, test_device_keeps_bits() ? 0 : rounding_of(GetParam())));
+        }
+        std::vector<Ranked>& first = first_answer[i];
+        for (size_t t = 0; t < first.size() && test_device_keeps_bits(); ++t) {
+          ASSERT_EQ(got[t].token, first[t].token);
+          ASSERT_EQ(got[t].logprob, first[t].logprob) << "its batch does not matter";
+        }
+        first.assign(got.begin(), got.end());
+        d.release(sequences[k]);
+      }
+    }
+    EXPECT_EQ(d.shape().reads_single_ids, test_device_keeps_bits());
   }
 }
 

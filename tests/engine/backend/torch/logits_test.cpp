@@ -79,7 +79,7 @@ TEST_P(Logits, OfAllPositionsEqualTransformers) {
     at::Tensor logits = at::empty({n, config->vocab_size}, at::kFloat);
     model.embed(x, prompt.data(), rows.position, n - 1);
     model.run(0, config->layers, x, rows, pool, {}, {});
-    model.head(logits, x, config->vocab_size, 0);
+    model.head(logits, x, {});
     const auto want = golden.rows(tensor);
     const float* got = logits.mutable_data_ptr<float>();
     for (const std::vector<float>& row : want) {

@@ -35,7 +35,7 @@ struct More {
   Then then = Then::kStore;
   double before = -1;  // initial value of the output
   Activation activation = Activation::kSilu;
-  int64_t first = 0, whole = 0;
+  cpu::Columns columns = {};
   const std::vector<double>* added = nullptr;  // with added_row: rows to add before a gate
   std::vector<int32_t> added_row = {};
 };
@@ -72,7 +72,7 @@ std::vector<O> product(const PackedMatrix& w, const std::vector<double>& x, int6
       return v.empty() ? Norm<A>{} : Norm<A>{NormKind::kRms, v.data(), nullptr, more.eps};
     };
     cpu::product(out.data(), Rows<A>{from.data(), rows, w.in(), norm_of(norm)}, w, data(bias),
-                 more.then, more.activation, more.first, more.whole,
+                 more.then, more.activation, more.columns,
                  more.added == nullptr ? nullptr : &added);
   };
   if (w.type() == WeightType::kDouble) {
@@ -240,7 +240,8 @@ TEST_P(ProductOn, ComputesTheColumnsThatRowsNeed) {
       const auto all = product<float>(w.packed, x, rows);
       for (const int64_t first : {1, 64, 300}) {
         for (const int64_t whole : {int64_t{0}, rows / 2, rows}) {
-          const auto some = product<float>(w.packed, x, rows, {.first = first, .whole = whole});
+          const auto some =
+              product<float>(w.packed, x, rows, {.columns = {.first = first, .whole = whole}});
           for (int64_t r = 0; r < rows; ++r) {
             const int64_t needed = r < whole ? s.outs : first;
             ASSERT_EQ(std::memcmp(some.data() + r * s.outs, all.data() + r * s.outs,
@@ -251,6 +252,34 @@ TEST_P(ProductOn, ComputesTheColumnsThatRowsNeed) {
           if (rows < 40 || first == 300 || whole == rows) continue;
           EXPECT_EQ(some.back(), -1) << "the last group of rows lacks the last panel";
         }
+      }
+    }
+    cpu::set_team_size(1);
+  }
+}
+
+// Single columns have the bits of a whole product, and their panels alone are computed.
+TEST_P(ProductOn, ComputesSingleColumns) {
+  const Shape s{301, 70};
+  const TestMatrix w(type(), s.outs, s.in, random_numbers(s.outs * s.in, 31));
+  for (const int threads : {1, 3}) {
+    cpu::set_team_size(threads);
+    for (const int64_t rows : {1, 5, 12, 40}) {
+      const auto x = random_numbers(rows * s.in, 32);
+      const auto all = product<float>(w.packed, x, rows);
+      for (const std::vector<int32_t>& more : std::vector<std::vector<int32_t>>{
+               {300}, {65, 66, 299}, {3, 97, 130, 131, 200, 300}, {}}) {
+        const auto some =
+            product<float>(w.packed, x, rows, {.columns = {.first = 33, .more = more}});
+        size_t left = 0;
+        for (size_t i = 0; i < some.size(); ++i) {
+          const auto column = static_cast<int32_t>(i % static_cast<size_t>(s.outs));
+          const bool needed = column < 33 || std::ranges::find(more, column) != more.end();
+          left += some[i] == -1;
+          ASSERT_TRUE(some[i] == all[i] || (!needed && some[i] == -1)) << i << " of " << rows;
+        }
+        const size_t computed = 64 + 64 * more.size();  // panels have at most 64 columns
+        EXPECT_GE(left + static_cast<size_t>(rows) * computed, some.size());
       }
     }
     cpu::set_team_size(1);

@@ -210,10 +210,10 @@ TEST_F(QuantizedProduct, FirstColumnsOnly) {
   const Weights w = random_weights({{kTypes[5], 50}, {kTypes[4], 50}}, in);
   for (const int64_t rows : {1, 5}) {
     const std::vector<float> x = random_rows(rows * in), all = product_of(w.matrix, x, rows);
-    for (const int64_t first : {1, 16, 33, 99, 100, 200}) {
+    for (const int64_t first : {1, 16, 33, 60, 99, 100, 200}) {
       std::vector<float> out(static_cast<size_t>(rows * outs), -7);
       product(out.data(), Rows<float>{.x = x.data(), .rows = rows, .in = in}, w.matrix, nullptr,
-              Then::kStore, Activation::kSilu, first);
+              Then::kStore, Activation::kSilu, {.first = first});
       int64_t left = 0;
       for (int64_t i = 0; i < rows * outs; ++i) {
         const auto at = static_cast<size_t>(i);
@@ -223,6 +223,36 @@ TEST_F(QuantizedProduct, FirstColumnsOnly) {
       }
       // Panels have at most 50 columns here, the width of a part.
       if (first <= 50) EXPECT_GE(left, rows * 50);
+    }
+  }
+}
+
+// Single columns have the bits of a whole product, and their panels alone are computed.
+TEST_F(QuantizedProduct, SingleColumns) {
+  const int64_t in = 256, outs = 400;
+  for (size_t type = 0; type < std::size(kTypes); ++type) {
+    const Type& last = kTypes[(type + 1) % std::size(kTypes)];
+    const Weights w = random_weights({{kTypes[type], 150}, {last, 250}}, in);
+    for (const int threads : {1, 3}) {
+      set_team_size(threads);
+      for (const int64_t rows : {1, 5, 12}) {
+        const std::vector<float> x = random_rows(rows * in), all = product_of(w.matrix, x, rows);
+        for (const std::vector<int32_t>& more : std::vector<std::vector<int32_t>>{
+                 {399}, {70, 149, 150, 151, 300}, {2, 40, 41, 398, 399}}) {
+          std::vector<float> out(static_cast<size_t>(rows * outs), -7);
+          product(out.data(), Rows<float>{.x = x.data(), .rows = rows, .in = in}, w.matrix, nullptr,
+                  Then::kStore, Activation::kSilu, {.first = 33, .more = more});
+          size_t left = 0;
+          for (size_t i = 0; i < out.size(); ++i) {
+            const auto column = static_cast<int32_t>(i % static_cast<size_t>(outs));
+            const bool needed = column < 33 || std::ranges::find(more, column) != more.end();
+            left += out[i] == -7;
+            ASSERT_TRUE(out[i] == all[i] || (!needed && out[i] == -7)) << type << ", " << i;
+          }
+          EXPECT_GE(left + static_cast<size_t>(rows) * (64 + 32 * more.size()), out.size());
+        }
+      }
+      set_team_size(1);
     }
   }
 }
@@ -277,7 +307,7 @@ TEST_F(QuantizedProduct, AddsToSomeRowsBeforeTheGate) {
   const std::vector<float> without = product_of(w.matrix, x, rows, Then::kGate, bias.data());
   std::vector<float> out(without.size());
   product(out.data(), Rows<float>{.x = x.data(), .rows = rows, .in = in}, w.matrix, bias.data(),
-          Then::kGate, Activation::kSilu, 0, 0, &added);
+          Then::kGate, Activation::kSilu, {}, &added);
   for (int64_t r = 0; r < rows; ++r) {
     const int32_t from = row[static_cast<size_t>(r)];
     for (int64_t o = 0; o < width; ++o) {
