@@ -158,7 +158,11 @@ absl::Status Server::listen() {
     log_warn("connection_closed", {{"peer", peer}, {"why", "too many calls at once"}});
     acceptor_->close_connection(peer);
   };
-  state_.deployments_changed = [this] { health_.changed(); };
+  state_.deployments_changed = [this] {
+    health_.changed();
+    const MutexLock lock(&idle_mutex_);
+    if (idle_ != nullptr) idle_->poke();
+  };
   TANDEM_RETURN_IF_ERROR(start_grpc());
   const auto ready = [this] {
     return state_.ready() ? HttpResponse{200, "ready\n"} : HttpResponse{503, "not ready\n"};
@@ -255,6 +259,14 @@ void Server::attach(Engine* engine) {
   });
   state_.engine.store(engine);
   health_.changed();
+  const MutexLock lock(&idle_mutex_);
+  idle_ = std::make_unique<IdleUnloader>([engine] {
+    const Engine::IdleUnloads done = engine->unload_idle();
+    for (const std::string& name : done.names) {
+      log_info("deployment", {{"name", name}, {"change", "unloaded, idle"}});
+    }
+    return done.next;
+  });
 }
 
 HttpResponse Server::alive() const {
@@ -391,6 +403,12 @@ void Server::close(TimePoint deadline) {
     streams_->stop();
     grpc_.reset();
   }
+  std::unique_ptr<IdleUnloader> idle;  // joined without the lock
+  {
+    const MutexLock lock(&idle_mutex_);
+    idle = std::move(idle_);
+  }
+  idle.reset();
   state_.deployment_commands.reset();     // no call adds commands; the last ones use the services
   if (spans_ != nullptr) spans_->stop();  // all calls have ended
 }

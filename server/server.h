@@ -39,6 +39,7 @@
 #include "server/grpc/tls.h"
 #include "server/health/health_service.h"
 #include "server/http/openai_api.h"
+#include "server/idle_unloader.h"
 #include "server/observe/collector.h"
 #include "server/observe/kv_events.h"
 #include "server/observe/monitor.h"
@@ -123,6 +124,8 @@ class Server {
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<HttpEndpoint> http_;
   std::unique_ptr<OpenAiApi> openai_;
+  Mutex idle_mutex_;
+  std::unique_ptr<IdleUnloader> idle_ ABSL_GUARDED_BY(idle_mutex_);  // null: no engine
   std::string grpc_address_;
   std::string http_address_;
   std::string openai_address_;

@@ -154,8 +154,10 @@ absl::StatusOr<int> run_adapters(CommandLine& line) {
 void print_deployment(const v1::ServedDeployment& deployment) {
   int64_t bytes = 0;
   for (const v1::LoadedModel& part : deployment.model().components()) bytes += part.weight_bytes();
-  std::printf("%-20s %-8s %lld open, %s of weights\n", deployment.model().name().c_str(),
-              deployment.draining() ? "draining" : "serving",
+  const char* const state = deployment.draining()           ? "draining"
+                            : deployment.model().unloaded() ? "unloaded"
+                                                            : "serving";
+  std::printf("%-20s %-8s %lld open, %s of weights\n", deployment.model().name().c_str(), state,
               static_cast<long long>(deployment.open_requests()),
               (count(static_cast<double>(bytes)) + "B").c_str());
 }

@@ -145,6 +145,8 @@ struct DeploymentConfig {
   std::vector<AdapterConfig> adapters;
   int64_t adapter_memory_bytes = 0;  // of its adapters, by instance of `large`; 0: no limit
   int max_adapters = 0;              // 0: no limit
+  // Unloaded this long after its last request; the next one loads it again. 0: never.
+  double unload_after_idle_seconds = 0;
   // By method: default parameters, and fields that only a deployment may set.
   std::map<std::string, Settings> methods;
 };

@@ -212,6 +212,31 @@ ModelInDeployment describe(const std::string& role, const LoadedModel& model) {
   return m;
 }
 
+// With their roles, as DeploymentInfo lists them.
+std::vector<std::pair<const char*, const LoadedModel*>> instances_of(const Deployment& d) {
+  std::vector<std::pair<const char*, const LoadedModel*>> roles = {{"large", d.large}};
+  if (d.small) roles.emplace_back("small", d.small);
+  for (const auto& [_, model] : d.models) {
+    if (model != d.large && model != d.small) roles.emplace_back("worker", model);
+  }
+  std::vector<std::pair<const char*, const LoadedModel*>> all;
+  for (const auto& [role, first] : roles) {
+    for (const LoadedModel* model : first->instances()) all.emplace_back(role, model);
+  }
+  return all;
+}
+
+absl::Status check_idle(const Deployment& d) {
+  if (d.config.unload_after_idle_seconds <= 0) return absl::OkStatus();
+  for (const auto& [name, model] : d.models) {
+    if (model->config.shards.empty()) continue;
+    return out_of_range(field_of(d, "unload_after_idle_seconds"),
+                        d.config.unload_after_idle_seconds,
+                        absl::StrCat("0, as model ", name, " has shards"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const DeploymentConfig& config_of(const Deployment& deployment) { return deployment.config; }
@@ -255,19 +280,19 @@ int64_t Deployment::unset_max_new_tokens(const GenerateRequest& request) const {
 
 DeploymentInfo Deployment::info() const {
   DeploymentInfo info;
+  if (unloaded) {
+    info = unloaded->info;
+    for (size_t i = 0; i < info.models.size(); ++i) {
+      info.models[i].device_lost = lost && lost(unloaded->devices[i]);
+    }
+    return info;
+  }
   info.name = name;
   info.methods = methods;
   info.default_method = methods.front().method;
-  std::vector<std::pair<const char*, const LoadedModel*>> roles = {{"large", large}};
-  if (small) roles.emplace_back("small", small);
-  for (const auto& [_, model] : models) {
-    if (model != large && model != small) roles.emplace_back("worker", model);
-  }
-  for (const auto& [role, first] : roles) {
-    for (const LoadedModel* model : first->instances()) {
-      info.models.push_back(describe(role, *model));
-      info.models.back().device_lost = lost && lost(model->device);
-    }
+  for (const auto& [role, model] : instances_of(*this)) {
+    info.models.push_back(describe(role, *model));
+    info.models.back().device_lost = lost && lost(model->device);
   }
   info.adapters = adapters->infos();
   info.vocab_size = vocab_size;
@@ -277,6 +302,34 @@ DeploymentInfo Deployment::info() const {
   info.has_chat_template = large->chat && large->chat->present();
   info.sampling = resolve_sampling({}, large->defaults);
   return info;
+}
+
+Deployment Deployment::without_models(HiddenStatesByModel hidden,
+                                      const std::function<bool(const LoadedModel&)>& fixed) const {
+  Deployment out = *this;
+  out.unloaded = std::make_shared<UnloadedDeployment>();
+  out.unloaded->info = info();
+  out.unloaded->info.unloaded = true;
+  for (const auto& [role, model] : instances_of(*this)) {
+    out.unloaded->devices.push_back(model->device);
+  }
+  for (const auto& [model_name, model] : models) {
+    out.unloaded->models.push_back(model->config);
+    if (model->encoder != nullptr || !fixed(*model)) continue;
+    int64_t& pages = out.unloaded->kv_pages[model_name] = model->pool.pages;
+    for (const LoadedModel* replica : model->replicas) {
+      pages = std::min(pages, replica->pool.pages);
+    }
+  }
+  out.unloaded->hidden = std::move(hidden);
+  out.large = out.small = nullptr;
+  out.models.clear();
+  out.compiled.clear();
+  out.leases.clear();
+  out.large_answers = out.small_answers = {};
+  out.conditioning.reset();
+  out.gone = std::make_shared<std::promise<void>>();
+  return out;
 }
 
 absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
@@ -299,6 +352,7 @@ absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
   set_answer_formats(&d);
   TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));
   TANDEM_RETURN_IF_ERROR(check_embeds_only(d));
+  TANDEM_RETURN_IF_ERROR(check_idle(d));
   TANDEM_RETURN_IF_ERROR(check_methods(declared, d));
   TANDEM_RETURN_IF_ERROR(add_adapters(metrics, &d));
   d.notices = notices_of(d);

@@ -1,6 +1,7 @@
 // A deployment with its models loaded and its methods compiled: requests are resolved against it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -16,6 +17,7 @@
 #include "engine/host/adapters.h"
 #include "engine/host/methods/compile.h"
 #include "engine/host/models/loaded_model.h"
+#include "engine/host/models/pools.h"
 #include "engine/host/requests/answer_format.h"
 #include "engine/host/requests/open_requests.h"
 #include "engine/host/requests/request.h"
@@ -33,6 +35,24 @@ struct ConditionedMethod {
   const AdapterShape* adapter = nullptr;
 };
 
+// An idle deployment without its models, and all that loading them again needs. They get as many KV
+// pages and the same hidden states as before, so that other deployments can be loaded again too.
+struct UnloadedDeployment {
+  DeploymentInfo info;
+  std::vector<DeviceId> devices;  // by DeploymentInfo::models
+  std::vector<ModelConfig> models;
+  std::map<std::string, int64_t> kv_pages;  // by model; those that it does not name: as configured
+  HiddenStatesByModel hidden;
+  std::atomic<bool> loading{false};  // a load was asked for, and has not ended
+};
+
+// Of a name, since it was loaded first.
+struct DeploymentCounts {
+  Counter loads;
+  Counter idle_unloads;
+  Counter failed_loads;  // for waiting requests
+};
+
 // Immutable once requests can name it. Each request keeps its deployment until nothing of it is
 // left.
 struct Deployment {
@@ -47,6 +67,10 @@ struct Deployment {
   // By name: a model is loaded while a lease of it exists. Without them, others keep the models.
   std::map<std::string, std::shared_ptr<const LoadedModel>> leases;
   std::shared_ptr<OpenRequests> open = std::make_shared<OpenRequests>();
+  std::shared_ptr<DeploymentCounts> counts = std::make_shared<DeploymentCounts>();
+  // Set: its models are not loaded. The pointers to them are null, and nothing is compiled. The
+  // next request has them loaded, and goes to the deployment that then has the name.
+  std::shared_ptr<UnloadedDeployment> unloaded;
   // Set when the deployment is gone, and models that only it had are freed.
   std::shared_ptr<std::promise<void>> gone = std::make_shared<std::promise<void>>();
   std::vector<std::string> notices;    // for the operator, a line each
@@ -108,6 +132,10 @@ struct Deployment {
   std::shared_ptr<AcceptanceStats> acceptance_of(LoraId lora) const;
   std::shared_ptr<AcceptanceStats> conditioned_of(LoraId lora) const;
   std::string offered() const;  // "autoregressive, ngram"
+  // Without its models. `hidden`: how they keep their hidden states. `fixed`: whether a model gets
+  // its KV pages from a budget of fixed size. REQUIRES: it is loaded
+  Deployment without_models(HiddenStatesByModel hidden,
+                            const std::function<bool(const LoadedModel&)>& fixed) const;
   DeploymentInfo info() const;
 };
 

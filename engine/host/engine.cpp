@@ -24,7 +24,7 @@ Engine::Impl::Impl(EngineConfig c, std::shared_ptr<MemoryAccount> account)
       text(std::max(1, config.text_threads), {}, "text"),
       ingress(std::max(1, config.tokenize_threads), config.limits, &clock, &text, &metrics) {}
 
-absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& progress) {
+absl::Status Engine::Impl::start() {
   TANDEM_ASSIGN_OR_RETURN(devices,
                           Devices::load(config, hidden_states_of(config), &clock, progress));
   const MutexLock lock(&changes);
@@ -42,6 +42,8 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
     for (const std::string& notice : d.notices) {
       if (progress) progress(notice);
     }
+    d.open = std::make_shared<OpenRequests>(idle_clock);
+    d.counts->loads.add();
     all.push_back(publishable(std::move(d)));
   }
   std::erase_if(spare, [](const auto& model) { return model.use_count() > 1; });
@@ -54,11 +56,13 @@ absl::Status Engine::Impl::start(const std::function<void(absl::string_view)>& p
     table = std::make_shared<const DeploymentTable>(std::move(all));
   }
   if (!config.statistics_file.empty()) read_statistics();
-  if (!config.prefix_store.empty()) {
-    prefixes = std::make_unique<PrefixStore>(config, by_id);
-    prefixes_read = prefixes->restore(devices->backends(), progress, loop.get());
-  }
   loop_thread = start_thread("the scheduler", [this] { loop->run(); });
+  if (!config.prefix_store.empty()) {
+    prefixes = std::make_unique<PrefixStore>(config, &metrics);
+    for (const LoadedModel* m : by_id) {
+      prefixes_read.Update(prefixes->add(*m, progress, loop.get()));
+    }
+  }
   for (const LoadedModel* m : by_id) {
     if (!m->shape.encodes) TANDEM_RETURN_IF_ERROR(warm_up(*m));  // encoders run with their decoders
   }
@@ -177,10 +181,13 @@ Engine::~Engine() { impl_->draining.store(true); }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::create(
     EngineConfig config, const std::function<void(absl::string_view)>& progress,
-    std::shared_ptr<MemoryAccount> memory, PrefixListener* prefix_listener) {
+    std::shared_ptr<MemoryAccount> memory, PrefixListener* prefix_listener,
+    const Clock* idle_clock) {
   auto impl = std::make_unique<Impl>(std::move(config), std::move(memory));
   impl->prefix_listener = prefix_listener;
-  TANDEM_RETURN_IF_ERROR(impl->start(progress));
+  impl->progress = progress;
+  if (idle_clock != nullptr) impl->idle_clock = idle_clock;
+  TANDEM_RETURN_IF_ERROR(impl->start());
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -189,13 +196,22 @@ void Engine::resume(RequestId id) { impl_->loop->resume(id); }
 
 std::string Engine::token_bytes(absl::string_view model, Token id) const {
   const auto target = impl_->find(model);
-  return target.ok() ? target->deployment->large->tokenizer->token_bytes(id) : "";
+  if (!target.ok() || target->deployment->unloaded) return "";
+  return target->deployment->large->tokenizer->token_bytes(id);
 }
 
 std::function<std::string(Token)> Engine::token_bytes(const GenerateRequest& request) const {
   const auto target = impl_->find(request.model, request.adapter);
   if (!target.ok()) return [](Token) { return std::string(); };
   const Deployment& d = *target->deployment;
+  if (d.unloaded) {  // the answer comes when it is loaded
+    GenerateRequest later = request;
+    later.prompt = {};
+    return [this, later = std::move(later)](Token id) {
+      const auto now = impl_->find(later.model, later.adapter);
+      return !now.ok() || now->deployment->unloaded ? "" : token_bytes(later)(id);
+    };
+  }
   const bool small = d.answers_in_small_tokens(request, target->adapter != nullptr);
   return [tokenizer = (small ? d.small : d.large)->tokenizer](Token id) {
     return tokenizer->token_bytes(id);

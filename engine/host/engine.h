@@ -42,6 +42,10 @@ struct DeploymentState {
   DeploymentInfo info;
   bool draining = false;  // it takes no new requests
   int64_t open_requests = 0;
+  // Since the name was loaded first.
+  int64_t loads = 0;
+  int64_t idle_unloads = 0;
+  int64_t failed_loads = 0;  // for waiting requests
 };
 
 class Engine {
@@ -49,10 +53,13 @@ class Engine {
   // Loads every model, with a line of progress for each, and warms it up.
   // Errors name the model and the file or field. Memory of requests is charged to `memory`, from
   // submit() until a request ends; null: it is not counted. prefix_listener: outlives the engine;
-  // may be null.
+  // may be null. `progress` is also called later, when a request has a deployment loaded again.
+  // idle_clock: measures how long deployments are idle, and outlives the engine; null: a steady
+  // one.
   static absl::StatusOr<std::unique_ptr<Engine>> create(
       EngineConfig config, const std::function<void(absl::string_view)>& progress = {},
-      std::shared_ptr<MemoryAccount> memory = nullptr, PrefixListener* prefix_listener = nullptr);
+      std::shared_ptr<MemoryAccount> memory = nullptr, PrefixListener* prefix_listener = nullptr,
+      const Clock* idle_clock = nullptr);
   ~Engine();  // like shutdown(now)
 
   // The id names the request, with all its choices, in cancel() and pause(). Outcomes, refusals
@@ -143,6 +150,15 @@ class Engine {
   // names.
   absl::Status unload_deployment(const std::string& name, std::optional<Duration> limit,
                                  const std::function<void()>& removed = {});
+  // Unloads the deployments that have been idle for DeploymentConfig::unload_after_idle_seconds. A
+  // later request for one waits in the queue of tokenization until it is loaded again, and is then
+  // started like others. UNAVAILABLE, reason LOAD_FAILED, with a retry delay: it could not be
+  // loaded; the next request tries again.
+  struct IdleUnloads {
+    TimePoint next = kNever;  // no other deployment becomes due before, unless one is added
+    std::vector<std::string> names = {};
+  };
+  IdleUnloads unload_idle();
   // The configurations of the loaded models, by name, and of the devices.
   std::vector<ModelConfig> loaded_models() const;
   const std::vector<DeviceConfig>& device_configs() const;

@@ -64,7 +64,12 @@ absl::Status Engine::load_adapter(const AdapterLoad& load) {
   if (e.draining.load()) {
     return with_reason(absl::UnavailableError("the server is draining"), "DRAINING");
   }
-  TANDEM_ASSIGN_OR_RETURN(const DeploymentRef found, e.only_deployment(load.model));
+  TANDEM_ASSIGN_OR_RETURN(DeploymentRef found, e.only_deployment(load.model));
+  if (found->unloaded) {
+    TANDEM_RETURN_IF_ERROR(e.load_again(found));
+    TANDEM_ASSIGN_OR_RETURN(found, e.only_deployment(load.model));
+    if (found->unloaded) return absl::UnavailableError("the deployment was unloaded; try again");
+  }
   const Deployment& d = *found;
   TANDEM_RETURN_IF_ERROR(takes_adapters(d));
   if (!valid_name(load.name)) return out_of_range("adapter", quote_value(load.name), kNameRule);

@@ -64,6 +64,12 @@ absl::Status taken(const std::string& field, const std::string& name, absl::stri
                      "DEPLOYMENT_EXISTS");
 }
 
+absl::Status being_unloaded(const std::string& name) {
+  return with_reason(
+      absl::UnavailableError(absl::StrCat("model ", quote_value(name), " is being unloaded")),
+      "DRAINING");
+}
+
 // Calls start(done), and waits until the loop has called `done`.
 template <class F>
 void wait_for_loop(const F& start) {
@@ -110,6 +116,10 @@ DeploymentRef Engine::Impl::publishable(Deployment made) {
   for (const auto& [name, model] : made.models) made.leases[name] = lease(name);
   made.grammars = &grammars;
   made.lost = [this](DeviceId device) { return lost(device); };
+  return shared(std::move(made));
+}
+
+DeploymentRef Engine::Impl::shared(Deployment made) {
   return {new Deployment(std::move(made)), [this](const Deployment* old) {
             cleanup.post([this, old] {
               const std::shared_ptr<std::promise<void>> gone = old->gone;
@@ -130,7 +140,10 @@ void Engine::Impl::free_unused_models() {
     std::vector<ModelId> ids;
     for (const LoadedModel* part : devices->models().parts(entry.first)) {
       ids.push_back(part->id);
-      if (prefixes != nullptr) prefixes->forget(*part);
+      if (prefixes == nullptr) continue;
+      if (const absl::Status saved = prefixes->forget(*part, loop.get()); !saved.ok() && progress) {
+        progress(absl::StrCat("saved prefixes: ", saved.message()));
+      }
     }
     wait_for_loop([&](std::function<void()> done) { loop->remove_models(ids, std::move(done)); });
     devices->remove(entry.first);
@@ -144,7 +157,8 @@ void Engine::Impl::free_unused_models() {
 }
 
 // What can be checked before anything is loaded.
-absl::Status Engine::Impl::check_load(const DeploymentLoad& load) const {
+absl::Status Engine::Impl::check_load(const DeploymentLoad& load,
+                                      const UnloadedDeployment* again) const {
   const DeploymentConfig& config = load.deployment;
   const std::shared_ptr<const DeploymentTable> all = deployments();
   if (!valid_name(config.name)) {
@@ -168,6 +182,18 @@ absl::Status Engine::Impl::check_load(const DeploymentLoad& load) const {
     }
   }
   for (const ModelConfig& model : load.models) {
+    for (const DeploymentRef& d : *all) {
+      if (!d->unloaded || d->unloaded.get() == again || (load.replace && d->name == config.name)) {
+        continue;
+      }
+      for (const ModelConfig& theirs : d->unloaded->models) {
+        const bool same = same_model(theirs, model) && same_files(theirs.loras, model.loras);
+        if (theirs.name != model.name || same) continue;
+        return taken("models", model.name,
+                     absl::StrCat("the same definition as in the unloaded deployment ",
+                                  quote_value(d->name), ", or another name"));
+      }
+    }
     const auto loaded = devices->models().by_name().find(model.name);
     if (loaded != devices->models().by_name().end()) {
       if (same_model(loaded->second.config, model)) continue;
@@ -188,7 +214,7 @@ absl::Status Engine::Impl::check_load(const DeploymentLoad& load) const {
     return out_of_range(field, quote_value(*name), "a model of the request, or one that is loaded");
   }
   const auto large = devices->models().by_name().find(config.large);
-  if (large != devices->models().by_name().end() && !config.adapters.empty()) {
+  if (again == nullptr && large != devices->models().by_name().end() && !config.adapters.empty()) {
     return out_of_range(
         "deployment.adapters", config.adapters.size(),
         absl::StrCat("none, as ", config.large, " is loaded already; LoadAdapter adds them"));
@@ -196,21 +222,31 @@ absl::Status Engine::Impl::check_load(const DeploymentLoad& load) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DeploymentRef> Engine::Impl::build(const DeploymentLoad& load) {
-  TANDEM_RETURN_IF_ERROR(check_load(load));
+absl::StatusOr<DeploymentRef> Engine::Impl::build(const DeploymentLoad& load,
+                                                  const Deployment* again) {
+  TANDEM_RETURN_IF_ERROR(check_load(load, again ? again->unloaded.get() : nullptr));
   EngineConfig alone;
   alone.deployments = {load.deployment};
-  const HiddenStatesByModel hidden = hidden_states_of(alone);
+  const HiddenStatesByModel hidden = again ? again->unloaded->hidden : hidden_states_of(alone);
   TANDEM_RETURN_IF_ERROR(devices->check_use(hidden));
   std::vector<ModelConfig> fresh;
   for (const ModelConfig& model : load.models) {
-    if (!devices->models().by_name().contains(model.name)) fresh.push_back(model);
+    if (devices->models().by_name().contains(model.name)) continue;
+    fresh.push_back(model);
+    if (!again) continue;
+    const auto pages = again->unloaded->kv_pages.find(model.name);
+    if (pages != again->unloaded->kv_pages.end()) fresh.back().kv_pages = pages->second;
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<LoadedModel*> loaded,
                           devices->add(fresh, hidden, load.progress));
   // From here on, models without a deployment are freed by free_unused_models().
   std::vector<std::shared_ptr<const LoadedModel>> held;
   for (const ModelConfig& model : fresh) held.push_back(lease(model.name));
+  if (again) {
+    for (const ModelConfig& model : load.models) {
+      devices->set_configured_pages(model.name, model.kv_pages);
+    }
+  }
   std::map<ModelId, LoopModel> loop_models;
   for (const LoadedModel* m : loaded) loop_models[m->id] = register_model(*m);
   for (const LoadedModel* m : loaded) {
@@ -220,15 +256,46 @@ absl::StatusOr<DeploymentRef> Engine::Impl::build(const DeploymentLoad& load) {
   for (const auto& [id, model] : loop_models) added.push_back(model);
   wait_for_loop([&](std::function<void()> done) { loop->add_models(added, std::move(done)); });
   for (const LoadedModel* m : loaded) {
+    if (prefixes == nullptr) continue;
+    const absl::Status read = prefixes->add(*m, load.progress, loop.get());
+    if (!read.ok() && load.progress) {
+      load.progress(absl::StrCat("saved prefixes: ", read.message()));
+    }
+  }
+  for (const LoadedModel* m : loaded) {
     if (!m->shape.encodes) TANDEM_RETURN_IF_ERROR(warm_up(*m));
-    if (prefixes != nullptr) prefixes->add(*m);
   }
   TANDEM_ASSIGN_OR_RETURN(Deployment made, make_deployment(load.deployment, config.limits,
                                                            devices->models().by_name(), &metrics));
   for (const std::string& notice : made.notices) {
     if (load.progress) load.progress(notice);
   }
+  made.open = std::make_shared<OpenRequests>(idle_clock);
+  // Requests that wait for the name belong to the new deployment.
+  DeploymentRef before;
+  const std::shared_ptr<const DeploymentTable> all = deployments();
+  for (const DeploymentRef& d : *all) {
+    if (d->name == made.name && d->unloaded) before = d;
+  }
+  if (before) made.open = before->open;
+  if (again) {
+    made.counts = again->counts;
+    made.acceptance_stats = again->acceptance_stats;
+    made.conditioned_stats = again->conditioned_stats;
+    made.adapters = again->adapters;
+  }
+  made.counts->loads.add();
   return publishable(std::move(made));
+}
+
+bool Engine::Impl::exchange(const DeploymentRef& old, DeploymentRef next) {
+  const MutexLock lock(&table_mutex);
+  DeploymentTable changed = *table;
+  const auto place = std::ranges::find(changed, old);
+  if (place == changed.end()) return false;
+  *place = std::move(next);
+  table = std::make_shared<const DeploymentTable>(std::move(changed));
+  return true;
 }
 
 DeploymentRef Engine::Impl::exchange(const std::string& name, DeploymentRef next) {
@@ -245,7 +312,7 @@ DeploymentRef Engine::Impl::exchange(const std::string& name, DeploymentRef next
       changed.erase(place);
     }
     std::erase_if(drained, [](const auto& gone) { return gone.expired(); });
-    drained.push_back(old);
+    if (!old->unloaded) drained.push_back(old);
   } else if (next != nullptr) {
     changed.push_back(std::move(next));
   }
@@ -266,7 +333,8 @@ absl::Status Engine::load_deployment(const DeploymentLoad& load) {
     const bool full = absl::IsResourceExhausted(built.status());
     return full ? with_reason(built.status(), "DEPLOYMENT_MEMORY") : built.status();
   }
-  e.exchange(load.deployment.name, *std::move(built));
+  const DeploymentRef old = e.exchange(load.deployment.name, *std::move(built));
+  if (old && old->unloaded) e.ingress.release(old->name);
   return absl::OkStatus();
 }
 
@@ -276,6 +344,7 @@ absl::Status Engine::unload_deployment(const std::string& name, std::optional<Du
   DeploymentRef old = e.exchange(name, nullptr);
   if (old == nullptr) return unknown_deployment(name, *e.deployments());
   if (removed) removed();
+  if (old->unloaded) e.ingress.fail(name, being_unloaded(name));
   std::future<void> gone = old->gone->get_future();
   const std::shared_ptr<OpenRequests> open = old->open;
   old = nullptr;
@@ -284,10 +353,7 @@ absl::Status Engine::unload_deployment(const std::string& name, std::optional<Du
     return absl::OkStatus();
   }
   for (auto left = *limit; gone.wait_for(left) != std::future_status::ready; left = kEndAgain) {
-    const absl::Status ended = with_reason(
-        absl::UnavailableError(absl::StrCat("model ", quote_value(name), " is being unloaded")),
-        "DRAINING");
-    for (const RequestId id : open->ids()) e.end_request(id, ended);
+    for (const RequestId id : open->ids()) e.end_request(id, being_unloaded(name));
   }
   return absl::OkStatus();
 }
@@ -316,8 +382,13 @@ std::vector<DeploymentState> Engine::deployment_states() const {
   }
   std::vector<DeploymentState> states;
   for (size_t i = 0; i < all.size(); ++i) {
-    states.push_back(
-        {all[i]->info(), i >= serving, static_cast<int64_t>(all[i]->open->ids().size())});
+    const DeploymentCounts& counts = *all[i]->counts;
+    states.push_back({.info = all[i]->info(),
+                      .draining = i >= serving,
+                      .open_requests = static_cast<int64_t>(all[i]->open->ids().size()),
+                      .loads = counts.loads.value(),
+                      .idle_unloads = counts.idle_unloads.value(),
+                      .failed_loads = counts.failed_loads.value()});
   }
   return states;
 }

@@ -1,6 +1,6 @@
 // Members of Engine. engine.cpp starts and stops it; engine_requests.cpp takes requests from
 // submit() to the loop; engine_adapters.cpp loads and unloads LoRA adapters;
-// engine_deployments.cpp deployments and models.
+// engine_deployments.cpp deployments and models; engine_idle.cpp idle deployments.
 #pragma once
 
 #include <atomic>
@@ -49,7 +49,7 @@ struct Engine::Impl {
   Impl(EngineConfig c, std::shared_ptr<MemoryAccount> account);
   ~Impl();
 
-  absl::Status start(const std::function<void(absl::string_view)>& progress);
+  absl::Status start();
   absl::Status warm_up(const LoadedModel& model);
   absl::StatusOr<Target> find(absl::string_view model, absl::string_view adapter = "") const {
     return find_target(*deployments(), model, adapter);
@@ -70,6 +70,14 @@ struct Engine::Impl {
   // Sets the request's adapter, which its model may name.
   template <class Request>
   absl::StatusOr<DeploymentRef> check(Request* request);
+  // The part of it after the deployment is found.
+  template <class Request>
+  absl::Status check_target(const Target& target, Request* request);
+  // Has the deployment loaded that held requests wait for.
+  void load_for_held(const DeploymentRef& unloaded);
+  // The loaded deployment of a request that was held.
+  template <class Request>
+  absl::Status find_loaded(StartedRequest<Request>* started);
   // A model that takes requests now.
   absl::StatusOr<Target> check_model(absl::string_view model, absl::string_view adapter = "");
   // The deployment of this name; of an empty one: the only one.
@@ -86,12 +94,23 @@ struct Engine::Impl {
   DeploymentRef publishable(Deployment made) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
   // Frees all models without lease.
   void free_unused_models() ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
-  absl::Status check_load(const DeploymentLoad& load) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
-  absl::StatusOr<DeploymentRef> build(const DeploymentLoad& load)
+  // `again`: what was unloaded; null: a new deployment.
+  absl::Status check_load(const DeploymentLoad& load, const UnloadedDeployment* again) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
+  absl::StatusOr<DeploymentRef> build(const DeploymentLoad& load, const Deployment* again = nullptr)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
+  // Unloads an idle deployment.
+  void set_aside(const DeploymentRef& idle) ABSL_EXCLUSIVE_LOCKS_REQUIRED(changes);
+  // Loads the unloaded deployment of this name, if there still is one, and starts or ends the
+  // requests that wait for the name.
+  absl::Status load_again(const DeploymentRef& asked);
   // Removes the deployment from the table, and adds `next` unless it is null. Returns the old one;
   // null: there is none.
   DeploymentRef exchange(const std::string& name, DeploymentRef next);
+  // The same for one that is still in the table. False: it is not.
+  bool exchange(const DeploymentRef& old, DeploymentRef next);
+  // A deployment that is freed on the thread of `cleanup`, with the models that only it had.
+  DeploymentRef shared(Deployment made);
   void end_request(RequestId id, const absl::Status& status);
   absl::StatusOr<Quotas::OpenRequest> open_request(const std::string& client);
   template <class Request>
@@ -124,6 +143,8 @@ struct Engine::Impl {
   const EngineConfig config;
   const std::shared_ptr<MemoryAccount> memory;  // null: memory is not counted
   SteadyClock clock;
+  const Clock* idle_clock = &clock;
+  std::function<void(absl::string_view)> progress;  // may be empty
   Metrics metrics;
   Grammars grammars;  // outlives the devices, which ask its constraints
   std::unique_ptr<Devices> devices;
@@ -169,7 +190,7 @@ struct Engine::Impl {
   WaitingBudget budget;
   Quotas quotas;
   // Destroyed first, in reverse order: their threads use the members above.
-  Worker cleanup{1, {}, "freeing models"};
+  Worker cleanup{1, {}, "freeing and loading models"};
   Worker text;
   Ingress ingress;
 };

@@ -98,6 +98,12 @@ absl::StatusOr<DeploymentRef> Engine::Impl::check(Request* request) {
   std::string adapter;
   if constexpr (requires { request->adapter; }) adapter = request->adapter;
   TANDEM_ASSIGN_OR_RETURN(const Target target, check_model(request->model, adapter));
+  TANDEM_RETURN_IF_ERROR(check_target(target, request));
+  return target.deployment;
+}
+
+template <class Request>
+absl::Status Engine::Impl::check_target(const Target& target, Request* request) {
   if constexpr (requires { request->lease; }) {
     if (target.adapter) request->adapter = target.adapter->name;
     request->lease = target.adapter;
@@ -110,7 +116,31 @@ absl::StatusOr<DeploymentRef> Engine::Impl::check(Request* request) {
     absl::Status right = quotas.check_priority(request->client, request->priority);
     if (!right.ok()) return refused(RejectReason::kPriority, std::move(right));
   }
-  return target.deployment;
+  return absl::OkStatus();
+}
+
+template <class Request>
+absl::Status Engine::Impl::find_loaded(StartedRequest<Request>* started) {
+  Request& request = started->request;
+  std::string adapter;
+  if constexpr (requires { request.adapter; }) adapter = request.adapter;
+  const absl::StatusOr<Target> target = find(request.model, adapter);
+  if (!target.ok()) return refused(RejectReason::kInvalid, target.status());
+  const DeploymentRef& loaded = target->deployment;
+  if (loaded->unloaded) {
+    return with_retry_hint(with_reason(absl::UnavailableError(absl::StrCat(
+                                           "model ", quote_value(loaded->name), " was unloaded")),
+                                       "LOAD_FAILED"),
+                           loop->retry_hint());
+  }
+  TANDEM_RETURN_IF_ERROR(check_target(*target, &request));
+  loaded->open->add(started->id);
+  started->claims->deployment = std::shared_ptr<const void>(
+      loaded.get(), [loaded, id = started->id, before = started->claims->deployment](const void*) {
+        loaded->open->remove(id);
+      });
+  started->deployment = loaded;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Quotas::OpenRequest> Engine::Impl::open_request(const std::string& client) {
@@ -173,6 +203,7 @@ RequestId Engine::Impl::accept(Request request,
     arrival.bytes = bytes_of(request);
     arrival.submitted = clock.now();
     arrival.deadline = request.deadline;
+    if (deployment->unloaded) arrival.held = deployment->name;
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Claims> claims, claim(request, arrival.bytes));
     deployment->open->add(id);
     claims->deployment = std::shared_ptr<const void>(
@@ -180,14 +211,18 @@ RequestId Engine::Impl::accept(Request request,
     arrival.start = [this, start, fail,
                      own = StartedRequest<Request>{id, std::move(request), deployment,
                                                    arrival.submitted,
-                                                   claims}](const absl::Status& verdict) {
+                                                   claims}](const absl::Status& status) mutable {
+      absl::Status verdict = status;
+      if (verdict.ok() && own.deployment->unloaded) verdict = find_loaded(&own);
       if (verdict.ok()) return start(own);
       if (absl::IsResourceExhausted(verdict)) {
         metrics.rejected[static_cast<size_t>(RejectReason::kQueueTime)].add();
       }
       end_early(own.claims.get(), verdict, [&] { fail(verdict); });
     };
-    return enter(std::move(arrival), claims.get());
+    TANDEM_RETURN_IF_ERROR(enter(std::move(arrival), claims.get()));
+    if (deployment->unloaded) load_for_held(deployment);
+    return absl::OkStatus();
   };
   const absl::Status status = try_enter();
   if (!status.ok()) {

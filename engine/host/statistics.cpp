@@ -88,6 +88,7 @@ void for_each_statistic(const EngineConfig& config, const std::vector<LoadedMode
   }
   for (const DeploymentRef& ref : deployments) {
     const Deployment& d = *ref;
+    if (d.unloaded) continue;
     const std::string end = absl::StrCat(" ", d.name, " ", hash_of(text_of(d, config)));
     each("drafts" + end, &d.acceptance_stats->drafts);
     each("trees" + end, &d.acceptance_stats->trees);

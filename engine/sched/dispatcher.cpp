@@ -189,6 +189,22 @@ void Dispatcher::read(PageRead read) {
   reads_.push_back({&scheduler, scheduler.log_end(), std::move(found), std::move(read.done)});
 }
 
+void Dispatcher::edit(PoolEdit edit) {
+  ModelPools& of = pools(edit.model);
+  DeviceScheduler& scheduler = scheduler_of(of);
+  if (scheduler.lost()) return edit.done(lost_device_error());
+  const uint64_t before = scheduler.log_end();
+  edit.edit(of);
+  if (scheduler.log_end() == before) return edit.done(absl::OkStatus());
+  scheduler.flush(scheduler.log_end());
+  reads_.push_back({&scheduler,
+                    scheduler.log_end(),
+                    {},
+                    [done = std::move(edit.done)](const absl::StatusOr<std::vector<bool>>& made) {
+                      done(made.status());
+                    }});
+}
+
 // A batch of the device has ended, with `status`. The moves of a read are all in one batch, which
 // a lost device may still run if it was launched before.
 void Dispatcher::end_reads(const DeviceScheduler& scheduler, const absl::Status& status) {

@@ -19,6 +19,7 @@
 #include "engine/sched/loop_model.h"
 #include "engine/sched/metrics.h"
 #include "engine/sched/page_read.h"
+#include "engine/sched/pool_edit.h"
 #include "engine/sched/sequence_run.h"
 
 namespace tandem {
@@ -79,6 +80,8 @@ class Dispatcher {
 
   // Reads pages with the next batch of their device.
   void read(PageRead read);
+  // Changes pools. The moves go with the next batch of their device.
+  void edit(PoolEdit edit);
 
   // Launches all batches that can run now. False: none.
   bool launch(TimePoint now);
@@ -148,11 +151,11 @@ class Dispatcher {
   std::vector<PendingRemoval> removals_;    // oldest first
   struct PendingRead {
     const DeviceScheduler* scheduler;
-    uint64_t end;  // log position after its moves
-    std::vector<bool> found;
+    uint64_t end;             // log position after its moves
+    std::vector<bool> found;  // of an edit: empty
     std::function<void(absl::StatusOr<std::vector<bool>>)> done;
   };
-  std::vector<PendingRead> reads_;  // oldest first
+  std::vector<PendingRead> reads_;  // and edits, oldest first
 };
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
 // Messages to the loop from other threads: requests, stops, paused readers, finished batches,
-// late answers, reads of the prefix index, and models that come and go.
+// late answers, reads of the prefix index, changes of pools, and models that come and go.
 //
 // post() and quit() are thread-safe; take() and wait() are for the loop thread.
 #pragma once
@@ -18,6 +18,7 @@
 #include "engine/pass/backend.h"
 #include "engine/sched/loop_model.h"
 #include "engine/sched/page_read.h"
+#include "engine/sched/pool_edit.h"
 #include "engine/sched/spec.h"
 
 namespace tandem {
@@ -61,7 +62,7 @@ class Inbox {
     std::function<void()> done;
   };
   using Message = std::variant<Submit, Stop, Pause, BatchDone, LateDone, ListPrefixes, ForgetLora,
-                               PageRead, AddModels, RemoveModels>;
+                               PageRead, PoolEdit, AddModels, RemoveModels>;
 
   // Notifies under the lock: the loop may be destroyed once it has the message.
   void post(Message message) {

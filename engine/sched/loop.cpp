@@ -83,6 +83,7 @@ void Loop::forget_lora(std::vector<ModelId> models, LoraId lora) {
   inbox_.post(Inbox::ForgetLora{std::move(models), lora});
 }
 void Loop::read(PageRead read) { inbox_.post(std::move(read)); }
+void Loop::edit(PoolEdit edit) { inbox_.post(std::move(edit)); }
 void Loop::add_models(std::vector<LoopModel> models, std::function<void()> done) {
   inbox_.post(Inbox::AddModels{std::move(models), std::move(done)});
 }
@@ -142,6 +143,8 @@ bool Loop::take_inbox() {
       for (const ModelId model : forget->models) dispatcher_.pools(model).forget_lora(forget->lora);
     } else if (auto* read = std::get_if<PageRead>(&m)) {
       dispatcher_.read(std::move(*read));
+    } else if (auto* edit = std::get_if<PoolEdit>(&m)) {
+      dispatcher_.edit(std::move(*edit));
     } else if (const auto* add = std::get_if<Inbox::AddModels>(&m)) {
       dispatcher_.add_models(add->models);
       admission_.models_added();

@@ -5,7 +5,7 @@
 // when a batch is selected. No other thread touches coroutines or bookkeeping; backends see only
 // batches.
 //
-// submit, stop, pause, resume, stop_all, list_prefixes, forget_lora, read, add_models,
+// submit, stop, pause, resume, stop_all, list_prefixes, forget_lora, read, edit, add_models,
 // remove_models, quit, live, retry_hint, device_lost, in_one_step and at_one_batch are thread-safe.
 // step() and run() are for the loop thread. The simulator calls step() on a virtual clock.
 #pragma once
@@ -68,6 +68,8 @@ class Loop final : private LoopServices {
   void forget_lora(std::vector<ModelId> models, LoraId lora);
   // Reads pages of the model's prefix index.
   void read(PageRead read);
+  // Changes the pools of a model.
+  void edit(PoolEdit edit);
 
   // Adds models that their devices have, while the loop runs. An id is new, or that of a model that
   // was removed. `done` is called once, on the loop thread; then casts may name them.
@@ -101,8 +103,6 @@ class Loop final : private LoopServices {
   // The times of the model's batches, to be saved or restored. REQUIRES: the loop does not run.
   BatchTime& batch_time(ModelId model) { return dispatcher_.batch_time(model); }
   const ModelPools& model_pools(ModelId id) const { return dispatcher_.pools(id); }
-  // To be filled with restored prefixes. REQUIRES: the loop does not run.
-  ModelPools* restored_pools(ModelId id) { return &dispatcher_.pools(id); }
   // Visits every sequence that is not released. For checks.
   void visit(const std::function<void(const SequenceRun&)>& f) const {
     for (const auto& [id, run] : runs_) f(*run);

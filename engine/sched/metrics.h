@@ -172,6 +172,12 @@ enum class RejectReason {
 inline constexpr int kRejectReasons = 13;
 const char* reject_reason_name(RejectReason r);  // "queue_full", ...
 
+// KV pages in files, and the bytes that they have there.
+struct StoredPages {
+  Counter pages;
+  Counter bytes;
+};
+
 struct Metrics {
   SeriesSet<Series, &Series::method> series;
   SeriesSet<AdapterSeries, &AdapterSeries::adapter> adapters;
@@ -187,6 +193,9 @@ struct Metrics {
   Counter prefix_cache_queries;  // in tokens
   Counter prefix_cache_hits;
   Counter device_copy_bytes;
+  // Of the prefix store: written, restored, and those of files that are damaged or of another build
+  // or model.
+  StoredPages prefixes_saved, prefixes_restored, prefixes_refused;
 };
 
 }  // namespace tandem

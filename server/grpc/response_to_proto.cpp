@@ -240,6 +240,7 @@ v1::Model model_to_proto(const DeploymentInfo& in) {
   out.mutable_limits()->set_context_length(narrow(in.context_length));
   out.mutable_limits()->set_max_new_tokens(narrow(in.max_new_tokens));
   out.set_has_chat_template(in.has_chat_template);
+  out.set_unloaded(in.unloaded);
   sampling_to_proto(in.sampling, &out);
   return out;
 }

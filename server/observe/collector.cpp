@@ -321,6 +321,20 @@ void add_totals(const Metrics& metrics, std::vector<MetricFamily>* out) {
       metrics.prefix_cache_hits);
   add("device_copy_bytes_total", "Bytes of rows copied between devices or device queues.",
       metrics.device_copy_bytes);
+  Family pages(
+      "prefix_store_pages_total",
+      "KV pages written to the prefix store, restored from it, and refused: damaged, or of "
+      "another build or model.",
+      MetricType::Counter);
+  Family bytes("prefix_store_bytes_total", "The same in bytes of files.", MetricType::Counter);
+  for (const auto& [event, stored] : {std::pair("saved", &metrics.prefixes_saved),
+                                      std::pair("restored", &metrics.prefixes_restored),
+                                      std::pair("refused", &metrics.prefixes_refused)}) {
+    pages.counter({{"event", event}}, stored->pages.value());
+    bytes.counter({{"event", event}}, stored->bytes.value());
+  }
+  out->push_back(pages.take());
+  out->push_back(bytes.take());
 }
 
 // (loaded model, role) of every deployment.
@@ -473,6 +487,27 @@ std::vector<MetricFamily> client_families(const std::map<std::string, ClientUse>
   return {open.take(), requests.take(), tokens.take(), refused.take()};
 }
 
+std::vector<MetricFamily> deployment_families(const std::vector<DeploymentState>& deployments) {
+  Family loaded("deployment_loaded", "1 if the models are in memory; 0: unloaded, as it was idle.",
+                MetricType::Gauge);
+  Family loads("deployment_loads_total", "Loads since the name was loaded first.",
+               MetricType::Counter);
+  Family unloads("deployment_idle_unloads_total", "Unloads of an idle deployment.",
+                 MetricType::Counter);
+  Family failed("deployment_failed_loads_total",
+                "Loads of an unloaded deployment that failed, and ended the waiting requests.",
+                MetricType::Counter);
+  for (const DeploymentState& d : deployments) {
+    if (d.draining) continue;
+    const Labels labels = {{"model", d.info.name}};
+    loaded.gauge(labels, d.info.unloaded ? 0 : 1);
+    loads.counter(labels, d.loads);
+    unloads.counter(labels, d.idle_unloads);
+    failed.counter(labels, d.failed_loads);
+  }
+  return {loaded.take(), loads.take(), unloads.take(), failed.take()};
+}
+
 MetricFamily device_family(const std::vector<DeviceInfo>& devices) {
   Family family("device_lost", "1 if the device has failed permanently.", MetricType::Gauge);
   for (const DeviceInfo& device : devices) family.gauge({{"device", device.name}}, device.lost);
@@ -544,6 +579,9 @@ std::vector<MetricFamily> Collector::Collect() const {
     out = engine_families(engine->metrics(), state_.refused, roles_of(engine->deployments()));
     for (MetricFamily& family : gateway_families_of(*engine)) out.push_back(std::move(family));
     for (MetricFamily& family : client_families(engine->client_uses())) {
+      out.push_back(std::move(family));
+    }
+    for (MetricFamily& family : deployment_families(engine->deployment_states())) {
       out.push_back(std::move(family));
     }
     out.push_back(device_family(engine->devices()));

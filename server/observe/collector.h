@@ -49,6 +49,9 @@ std::vector<prometheus::MetricFamily> gateway_families(
     const std::string& deployment, int64_t unix_time);
 std::vector<prometheus::MetricFamily> client_families(
     const std::map<std::string, ClientUse>& clients);
+// Of the deployments that take requests.
+std::vector<prometheus::MetricFamily> deployment_families(
+    const std::vector<DeploymentState>& deployments);
 prometheus::MetricFamily device_family(const std::vector<DeviceInfo>& devices);
 prometheus::MetricFamily build_info_family();
 

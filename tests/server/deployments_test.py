@@ -1,6 +1,8 @@
 """Deployments that the real server loads, replaces and unloads while it runs."""
 
+import concurrent.futures
 import json
+import re
 import shutil
 import threading
 import urllib.error
@@ -101,6 +103,37 @@ def test_a_model_is_loaded_replaced_and_unloaded(tandem, loading_server):
         complete(server, "late")
     assert error.value.code == 404
     assert complete(server, "base") == base
+
+
+def test_an_idle_one_is_unloaded_and_loaded_by_the_next_request(tandem, loading_server):
+    server = loading_server
+
+    def listed():
+        with urllib.request.urlopen(f"{server.url}/v1/models/idle", timeout=60) as answer:
+            return json.load(answer)["tandem"]
+
+    text = definition("m", name="idle").replace(
+        'large: "m"', 'large: "m" unload_after_idle_seconds: 0.1'
+    )
+    loaded = tandem("deployments", "load", "-", address=server.grpc, stdin=text)
+    assert loaded.returncode == 0, loaded.stderr
+    expected = complete(server, "base")
+    for loads in range(1, 3):
+        server.until(lambda: 'model="m"' not in server.metrics(), "its model is freed")
+        assert 'tandem_deployment_loaded{model="idle"} 0' in server.metrics()
+        assert names(server) == ["base", "idle"]
+        assert listed()["unloaded"] is True
+        run = tandem("deployments", "list", address=server.grpc)
+        assert run.stdout.decode().splitlines()[1].split()[:2] == ["idle", "unloaded"]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(complete, server, "idle") for _ in range(4)]
+            assert {answer.result() for answer in answers} == {expected}
+        pattern = r'^tandem_deployment_loads_total{model="idle"} (\d+)$'
+        found = re.search(pattern, server.metrics(), re.MULTILINE)
+        assert int(found[1]) > loads
+    run = tandem("deployments", "unload", "idle", address=server.grpc)
+    assert run.returncode == 0, run.stderr
+    assert names(server) == ["base"]
 
 
 def test_memory_returns_to_the_system(tandem, loading_server):

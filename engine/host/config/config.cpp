@@ -24,6 +24,8 @@ namespace {
 
 namespace pb = tandem::config::v1;
 
+constexpr double kMostIdleSeconds = 365.0 * 24 * 3600;
+
 std::string names_of(const std::vector<ModelConfig>& models) {
   return absl::StrJoin(models, ", ", [](std::string* out, const ModelConfig& m) {
     absl::StrAppend(out, quote_value(m.name));
@@ -83,6 +85,8 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
   out.small = in.small();
   out.prefix_cache_per_client =
       in.has_prefix_cache_per_client() ? in.prefix_cache_per_client() : clients;
+  TANDEM_NUMBER(fields, in, unload_after_idle_seconds, 0.0, kMostIdleSeconds,
+                &out.unload_after_idle_seconds);
   answer_formats_from(in, &out);
   TANDEM_RETURN_IF_ERROR(adapters_from(file, in, fields, &*large, &out));
   TANDEM_RETURN_IF_ERROR(method_defaults_from(in, fields, &out));

@@ -196,11 +196,19 @@ void Devices::remove(const std::string& name) {
   hidden_states_.erase(name);
 }
 
+void Devices::set_configured_pages(const std::string& name, int64_t kv_pages) {
+  for (LoadedModel* part : models_.parts(name)) part->config.kv_pages = kv_pages;
+}
+
+HiddenStates Devices::hidden_states_of(const std::string& model) const {
+  const auto known = hidden_states_.find(model);
+  return known == hidden_states_.end() ? HiddenStates() : known->second;
+}
+
 absl::Status Devices::check_use(const HiddenStatesByModel& wanted) const {
   for (const auto& [name, use] : wanted) {
     if (!models_.by_name().contains(name)) continue;
-    const auto known = hidden_states_.find(name);
-    const HiddenStates has = known == hidden_states_.end() ? HiddenStates() : known->second;
+    const HiddenStates has = hidden_states_of(name);
     if ((use.retain_top && !has.retain_top) || (use.condition && !has.condition)) {
       return absl::FailedPreconditionError(
           absl::StrCat("model ", name,

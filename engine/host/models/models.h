@@ -31,8 +31,12 @@ class Devices {
                                                 const Progress& progress);
   // Frees a model with its parts. REQUIRES: no batch names them
   void remove(const std::string& name);
+  // Restores the pages of a model's definition, which another number was loaded with.
+  void set_configured_pages(const std::string& name, int64_t kv_pages);
   // FAILED_PRECONDITION: loaded models do not keep the hidden states that `wanted` needs.
   absl::Status check_use(const HiddenStatesByModel& wanted) const;
+  // Of a loaded model.
+  HiddenStates hidden_states_of(const std::string& model) const;
 
   const std::vector<Backend*>& backends() const { return backends_; }  // by DeviceId
   const ModelTable& models() const { return models_; }

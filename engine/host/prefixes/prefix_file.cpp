@@ -180,6 +180,20 @@ absl::StatusOr<std::unique_ptr<PrefixFileReader>> PrefixFileReader::open(const s
   return reader;
 }
 
+int64_t PrefixFileReader::pages_named_in(const std::string& path) {
+  PrefixFileReader reader(path, {});
+  reader.file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  FileHeader header = {};
+  const off_t bytes = reader.file_ < 0 ? 0 : lseek(reader.file_, 0, SEEK_END);
+  if (bytes <= 0 || lseek(reader.file_, 0, SEEK_SET) != 0 ||
+      !reader.read_all(std::as_writable_bytes(std::span(&header, 1))).ok() ||
+      std::memcmp(header.magic, kFileMagic, sizeof(kFileMagic)) != 0 ||
+      header.version != kFormatVersion) {
+    return 0;
+  }
+  return static_cast<int64_t>(std::min(header.pages, static_cast<uint64_t>(bytes)));
+}
+
 PrefixFileReader::~PrefixFileReader() {
   if (file_ >= 0) close(file_);
 }

@@ -72,6 +72,8 @@ class PrefixFileReader {
   // DATA_LOSS: it is damaged.
   static absl::StatusOr<std::unique_ptr<PrefixFileReader>> open(const std::string& path,
                                                                 PageKind kind);
+  // The pages that a file's header names, also one of another kind; 0: it has no such header.
+  static int64_t pages_named_in(const std::string& path);
   ~PrefixFileReader();
   PrefixFileReader(const PrefixFileReader&) = delete;
   PrefixFileReader& operator=(const PrefixFileReader&) = delete;

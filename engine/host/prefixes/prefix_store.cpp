@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -95,10 +97,12 @@ std::string file_name(const LoadedModel& model) {
   return absl::StrCat(name, "-", hash_text(all), kFileEnding);
 }
 
-absl::Status run_batch(Backend* backend, const Batch& batch) {
+// Calls `edit` on the loop thread, and waits until its moves are made.
+absl::Status edit_pools(Loop* loop, ModelId model, std::function<void(ModelPools&)> edit) {
   const auto done = std::make_shared<std::promise<absl::Status>>();
   std::future<absl::Status> status = done->get_future();
-  backend->launch(batch, [done](BatchResult result) { done->set_value(std::move(result.status)); });
+  loop->edit(
+      {model, std::move(edit), [done](absl::Status made) { done->set_value(std::move(made)); }});
   return status.get();
 }
 
@@ -132,101 +136,119 @@ std::string in_megabytes(int64_t bytes) {
 
 }  // namespace
 
-PrefixStore::PrefixStore(const EngineConfig& config, const std::vector<LoadedModel*>& models)
-    : folder_(config.prefix_store), most_bytes_(config.prefix_store_bytes) {
-  for (const LoadedModel* m : models) add(*m);
-}
-
-void PrefixStore::add(const LoadedModel& model) {
+absl::Status PrefixStore::add(const LoadedModel& model, const Progress& progress, Loop* loop) {
   std::optional<PageKind> kind = page_kind_of(model);
-  if (!kind) return;
+  if (!kind) return absl::OkStatus();
   const MutexLock lock(&mutex_);
-  files_.push_back({&model, absl::StrCat(folder_, "/", file_name(model)), *std::move(kind), {}});
+  File& file = files_.emplace_back(
+      File{&model, absl::StrCat(folder_, "/", file_name(model)), *std::move(kind), {}});
+  const auto pages = restore(file, loop);
+  std::string line;
+  absl::Status status;
+  if (pages.ok()) {
+    file.saved = page_numbers(list_shared(loop, model.id, most_pages(file.kind)));
+    line = absl::StrCat("restored ", *pages, " KV pages of saved prefixes (",
+                        in_megabytes(*pages * file.kind.page_bytes), ")");
+  } else if (absl::IsFailedPrecondition(pages.status())) {
+    line = absl::StrCat("saved prefixes are ignored: ", std::string(pages.status().message()));
+  } else if (!absl::IsNotFound(pages.status())) {
+    status = annotate(pages.status(), model.config.name);
+  }
+  if (progress && !line.empty()) progress(absl::StrCat(model.config.name, ": ", line));
+  return status;
 }
 
-void PrefixStore::forget(const LoadedModel& model) {
+absl::Status PrefixStore::forget(const LoadedModel& model, Loop* loop) {
   const MutexLock lock(&mutex_);
-  std::erase_if(files_, [&model](const File& file) { return file.model == &model; });
+  const auto file = std::ranges::find(files_, &model, &File::model);
+  if (file == files_.end()) return absl::OkStatus();
+  SavedPrefixes saved;
+  const absl::Status status = save(*file, loop, &saved);
+  files_.erase(file);
+  return annotate(status, model.config.name);
 }
 
 size_t PrefixStore::most_pages(const PageKind& kind) const {
   return static_cast<size_t>(most_bytes_ / kind.record_bytes());
 }
 
-absl::Status PrefixStore::restore(const std::vector<Backend*>& backends, const Progress& progress,
-                                  Loop* loop) {
-  const MutexLock lock(&mutex_);
-  absl::Status first;
-  for (File& file : files_) {
-    const auto pages = restore(file, backends[file.model->device.index()], loop);
-    std::string line;
-    if (pages.ok()) {
-      const ModelPools& pools = *loop->restored_pools(file.model->id);
-      file.saved = page_numbers(pools.prefixes.shared(most_pages(file.kind)));
-      line = absl::StrCat("restored ", *pages, " KV pages of saved prefixes (",
-                          in_megabytes(*pages * file.kind.page_bytes), ")");
-    } else if (absl::IsFailedPrecondition(pages.status())) {
-      line = absl::StrCat("saved prefixes are ignored: ", std::string(pages.status().message()));
-    } else if (!absl::IsNotFound(pages.status())) {
-      first.Update(annotate(pages.status(), file.model->config.name));
-    }
-    if (progress && !line.empty()) progress(absl::StrCat(file.model->config.name, ": ", line));
-  }
-  return first;
+void PrefixStore::count_refused(int64_t pages, int64_t bytes) const {
+  metrics_->prefixes_refused.pages.add(pages);
+  metrics_->prefixes_refused.bytes.add(bytes);
 }
 
-absl::StatusOr<int64_t> PrefixStore::restore(File& file, Backend* backend, Loop* loop) const {
-  TANDEM_ASSIGN_OR_RETURN(const auto reader, PrefixFileReader::open(file.path, file.kind));
-  ModelPools& pools = *loop->restored_pools(file.model->id);
-  const int64_t most = std::min(reader->pages(), pools.kv.free());
+absl::StatusOr<int64_t> PrefixStore::restore(const File& file, Loop* loop) const {
+  const auto opened = PrefixFileReader::open(file.path, file.kind);
+  if (!opened.ok()) {
+    std::error_code none;
+    const auto bytes = std::filesystem::file_size(file.path, none);
+    if (!none)
+      count_refused(PrefixFileReader::pages_named_in(file.path), static_cast<int64_t>(bytes));
+    return opened.status();
+  }
+  PrefixFileReader& reader = **opened;
+  const ModelId model = file.model->id;
   const auto page_bytes = static_cast<size_t>(file.kind.page_bytes);
-  std::vector<std::byte> bytes(static_cast<size_t>(std::min(most, chunk_pages(file.kind))) *
-                               page_bytes);
+  const int64_t chunk = std::min(reader.pages(), chunk_pages(file.kind));
+  std::vector<std::byte> bytes(static_cast<size_t>(chunk) * page_bytes);
   absl::Status status;
   std::vector<PageId> places;    // by page of the file
   std::vector<PageId> restored;  // of these, with an owner
-  while (status.ok() && std::ssize(places) < most) {
-    const int64_t n = std::min(chunk_pages(file.kind), most - std::ssize(places));
-    Batch batch;
+  int64_t loaded = 0;            // of these, those whose bytes are there
+  bool room = true;
+  while (status.ok() && room && std::ssize(places) < reader.pages()) {
+    const int64_t n = std::min(chunk, reader.pages() - std::ssize(places));
     std::vector<PrefixFileReader::Page> pages;
     while (std::ssize(pages) < n) {
-      std::byte* const to = bytes.data() + pages.size() * page_bytes;
-      auto page = reader->read(to);
+      auto page = reader.read(bytes.data() + pages.size() * page_bytes);
       status = page.status();
-      if (!status.ok()) break;
+      if (!status.ok()) {
+        const int64_t left = reader.pages() - std::ssize(places) - std::ssize(pages);
+        count_refused(left, left * file.kind.record_bytes());
+        break;
+      }
       pages.push_back(*std::move(page));
-      Move load;
-      load.kind = Move::kLoad;
-      load.to = {file.model->id, pools.kv.take(), 0};
-      load.host = to;
-      batch.moves.push_back(load);
     }
-    const absl::Status loaded = pages.empty() ? absl::OkStatus() : run_batch(backend, batch);
-    for (size_t i = 0; i < pages.size(); ++i) {
-      const PageId page = batch.moves[i].to.page;
-      if (!loaded.ok()) {
-        pools.release(Store::kKv, page);
-        continue;
-      }
-      const int before = pages[i].before;
-      places.push_back(pools.prefixes.insert(
-          PrefixRoot(), before < 0 ? PageId() : places[static_cast<size_t>(before)],
-          pages[i].tokens, page));
-      if (places.back() == page) {
+    const absl::Status made = edit_pools(loop, model, [&](ModelPools& pools) {
+      for (size_t i = 0; i < pages.size(); ++i) {
+        room = pools.kv.free() > 0;
+        if (!room) return;
+        const PageId page = pools.kv.take();
+        const int before = pages[i].before;
+        places.push_back(pools.prefixes.insert(
+            PrefixRoot(), before < 0 ? PageId() : places[static_cast<size_t>(before)],
+            pages[i].tokens, page));
+        if (places.back() != page) {
+          pools.release(Store::kKv, page);  // the same rows twice
+          continue;
+        }
         restored.push_back(page);
-      } else {
-        pools.release(Store::kKv, page);  // the same rows twice
+        Move load;
+        load.kind = Move::kLoad;
+        load.to = {model, page, 0};
+        load.host = bytes.data() + i * page_bytes;
+        pools.moves->push_back(load);
       }
-    }
-    status.Update(loaded);
+    });
+    if (made.ok()) loaded = std::ssize(restored);
+    status.Update(made);
   }
   // Files begin with the last used pages: these are evicted last.
-  for (size_t i = restored.size(); i-- > 0;) {
-    pools.prefixes.use({&restored[i], 1});
-    pools.release(Store::kKv, restored[i]);
-  }
+  const absl::Status kept = edit_pools(loop, model, [&](ModelPools& pools) {
+    for (size_t i = restored.size(); i-- > 0;) {
+      if (std::cmp_less(i, loaded)) {
+        pools.prefixes.use({&restored[i], 1});
+      } else {
+        pools.forget_prefix(restored[i]);
+      }
+      pools.release(Store::kKv, restored[i]);
+    }
+  });
+  status.Update(kept);
+  metrics_->prefixes_restored.pages.add(loaded);
+  metrics_->prefixes_restored.bytes.add(loaded * file.kind.record_bytes());
   if (!status.ok()) return status;
-  return std::ssize(restored);
+  return loaded;
 }
 
 absl::StatusOr<SavedPrefixes> PrefixStore::save(Loop* loop) {
@@ -281,9 +303,12 @@ absl::Status PrefixStore::save(File& file, Loop* loop, SavedPrefixes* all) const
   if (writer->pages() == 0) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(writer->finish());
   file.saved = std::move(numbers);
+  const int64_t written = writer->pages() * file.kind.record_bytes();
   ++all->files;
   all->pages += writer->pages();
-  all->bytes += writer->pages() * file.kind.record_bytes();
+  all->bytes += written;
+  metrics_->prefixes_saved.pages.add(writer->pages());
+  metrics_->prefixes_saved.bytes.add(written);
   return absl::OkStatus();
 }
 

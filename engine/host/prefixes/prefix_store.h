@@ -1,5 +1,5 @@
 // A folder of saved prefixes: KV pages that several requests have used, such as those of system
-// prompts. A new server starts with them, so its first answers need not compute these rows.
+// prompts. A model is loaded with them, so its first answers need not compute these rows.
 //
 // There is a file for each model on each device (prefix_file.h). Its PageKind names the build, the
 // weights, the model's configuration and the format of the pages. On CPUs a restored page therefore
@@ -20,28 +20,30 @@
 #include "engine/host/prefixes/prefix_file.h"
 #include "engine/host/prefixes/saved_prefixes.h"
 #include "engine/sched/loop.h"
+#include "engine/sched/metrics.h"
 
 namespace tandem {
 
 class PrefixStore {
  public:
-  // config.prefix_store is set. `models` are loaded and outlive this.
-  PrefixStore(const EngineConfig& config, const std::vector<LoadedModel*>& models);
+  // config.prefix_store is set. `metrics` outlives this.
+  PrefixStore(const EngineConfig& config, Metrics* metrics)
+      : folder_(config.prefix_store), most_bytes_(config.prefix_store_bytes), metrics_(metrics) {}
 
-  // Saves pages of a model that was loaded later, or no pages of a model any more. Thread-safe.
-  // forget() waits for save().
-  void add(const LoadedModel& model);
-  void forget(const LoadedModel& model);
+  // The following are thread-safe and wait for each other. REQUIRES: the loop runs, until they
+  // return
 
-  // Fills the pools of `loop` with the files' pages, as many as there are free ones. They are
-  // cached, so sequences evict them. A missing file is no error, and neither is one of another
-  // build or model, which is ignored with a line of progress. Returns the first error; pages before
-  // it stay. backends: by DeviceId. REQUIRES: the loop does not run, and has not run
-  absl::Status restore(const std::vector<Backend*>& backends, const Progress& progress, Loop* loop);
+  // Fills the model's pools with its file's pages, as many as there are free ones, while the loop
+  // continues. They are cached, so sequences evict them. Its pages are saved from now on. A missing
+  // file is no error, and neither is one of another build or model, which is ignored with a line of
+  // progress. After an error, pages before it stay. REQUIRES: the model is loaded, until forget(),
+  // and no sequence names it yet
+  absl::Status add(const LoadedModel& model, const Progress& progress, Loop* loop);
+  // Saves the model's pages as save() does, the last time.
+  absl::Status forget(const LoadedModel& model, Loop* loop);
 
-  // Replaces the files of models with shared pages that are not in them, while the loop continues.
-  // Returns the first error; a file that could not be written keeps its old content. Thread-safe.
-  // REQUIRES: the loop runs, until this returns
+  // Replaces the files of models with shared pages that are not in them. Returns the first error; a
+  // file that could not be written keeps its old content.
   absl::StatusOr<SavedPrefixes> save(Loop* loop);
 
  private:
@@ -51,7 +53,8 @@ class PrefixStore {
     PageKind kind;
     std::vector<uint64_t> saved;  // PrefixIndex::Name::number of its pages, ascending
   };
-  absl::StatusOr<int64_t> restore(File& file, Backend* backend, Loop* loop) const;
+  absl::StatusOr<int64_t> restore(const File& file, Loop* loop) const;
+  void count_refused(int64_t pages, int64_t bytes) const;
   absl::Status save(File& file, Loop* loop, SavedPrefixes* all) const;
   // The most pages of a file.
   size_t most_pages(const PageKind& kind) const;
@@ -59,7 +62,8 @@ class PrefixStore {
 
   const std::string folder_;
   const int64_t most_bytes_;
-  Mutex mutex_;  // held by save()
+  Metrics* const metrics_;
+  Mutex mutex_;
   std::vector<File> files_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -56,14 +56,44 @@ absl::Status Ingress::enter(Arrival arrival) {
   waiter.account = ledger_.open(arrival.client);
   waiter.until = std::min(arrival.deadline, arrival.submitted + duration(limits_.queue_seconds));
   waiter.arrival = std::move(arrival);
-  Queue& queue = queues_[waiter.account];
-  if (queue.empty()) turns_.add(waiter.account);
-  const auto place = queue.insert(queue.end(), std::move(waiter));
+  Queue entering;
+  const auto place = entering.insert(entering.end(), std::move(waiter));
   waiting_.emplace(place->arrival.id, place);
   expiries_.emplace(place->until, place->arrival.id);
+  if (place->arrival.held.empty()) {
+    queue_locked(&entering, place);
+    changed_.notify_one();
+  } else {
+    Queue& held = held_[place->arrival.held];
+    held.splice(held.end(), entering);
+    changed_.notify_all();  // a thread that is not busy waits for its expiry
+  }
   count_locked();
-  changed_.notify_one();
   return absl::OkStatus();
+}
+
+void Ingress::queue_locked(Queue* from, Queue::iterator place) {
+  Queue& queue = queues_[place->account];
+  if (queue.empty()) turns_.add(place->account);
+  queue.splice(queue.end(), *from, place);
+}
+
+void Ingress::release(const std::string& held) {
+  const MutexLock lock(&mutex_);
+  const auto found = held_.find(held);
+  if (found == held_.end()) return;
+  Queue released = std::move(found->second);
+  held_.erase(found);
+  while (!released.empty()) {
+    released.front().arrival.held.clear();
+    queue_locked(&released, released.begin());
+  }
+  changed_.notify_all();
+}
+
+void Ingress::fail(const std::string& held, const absl::Status& status) {
+  const MutexLock lock(&mutex_);
+  while (held_.contains(held)) answer_locked(held_.at(held).begin(), status);
 }
 
 bool Ingress::cancel(RequestId id, const absl::Status& status) {
@@ -97,11 +127,17 @@ void Ingress::stop() {
 // May erase the queue.
 Ingress::Waiter Ingress::take_locked(Queue::iterator place) {
   Waiter waiter = std::move(*place);
-  Queue& queue = queues_[waiter.account];
-  queue.erase(place);
-  if (queue.empty()) {
-    queues_.erase(waiter.account);
-    turns_.remove(waiter.account);
+  if (!waiter.arrival.held.empty()) {
+    const auto held = held_.find(waiter.arrival.held);
+    held->second.erase(place);
+    if (held->second.empty()) held_.erase(held);
+  } else {
+    Queue& queue = queues_[waiter.account];
+    queue.erase(place);
+    if (queue.empty()) {
+      queues_.erase(waiter.account);
+      turns_.remove(waiter.account);
+    }
   }
   waiting_.erase(waiter.arrival.id);
   expiries_.erase({waiter.until, waiter.arrival.id});
@@ -125,13 +161,17 @@ void Ingress::expire_locked(TimePoint now) {
 }
 
 absl::Status Ingress::out_of_time(const Waiter& waiter) const {
+  const char* const missed =
+      waiter.arrival.held.empty() ? "tokenized" : "started: its model is being loaded";
   if (waiter.until == waiter.arrival.deadline) {
-    return absl::DeadlineExceededError("the request's deadline passed before it was tokenized");
+    return absl::DeadlineExceededError(
+        absl::StrCat("the request's deadline passed before it was ", missed));
   }
-  return with_reason(absl::ResourceExhaustedError(absl::StrCat(
-                         "waited ", limits_.queue_seconds, " s to be tokenized; allowed: ",
-                         limits_.queue_seconds, " s (limits.queue_seconds); try again later")),
-                     "QUEUE_TIMEOUT");
+  return with_reason(
+      absl::ResourceExhaustedError(absl::StrCat("waited ", limits_.queue_seconds, " s to be ",
+                                                missed, "; allowed: ", limits_.queue_seconds,
+                                                " s (limits.queue_seconds); try again later")),
+      "QUEUE_TIMEOUT");
 }
 
 void Ingress::count_locked() {
@@ -141,8 +181,15 @@ void Ingress::count_locked() {
 void Ingress::run() {
   MutexLock lock(&mutex_);
   for (;;) {
-    changed_.wait(
-        lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return quit_ || !turns_.empty(); });
+    const TimePoint until = next_expiry_locked();
+    const auto ready = [this, until]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return quit_ || !turns_.empty() || next_expiry_locked() < until;
+    };
+    if (until == kNever) {
+      changed_.wait(lock, ready);
+    } else if (const TimePoint now = clock_->now(); now < until) {
+      changed_.wait_for(lock, until - now, ready);
+    }
     if (quit_) return;
     expire_locked(clock_->now());
     if (turns_.empty()) continue;

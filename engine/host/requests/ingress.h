@@ -1,5 +1,5 @@
 // Requests between submit() and the loop: those that wait to be tokenized, and those being
-// tokenized.
+// tokenized. A request whose deployment is not loaded is held until it is.
 //
 // Tokenizing has its own threads, so that prompts do not delay output streams. Clients are served
 // fairly by bytes (sched/fairness.h), and requests of one client in order. Requests that are
@@ -42,6 +42,9 @@ class Ingress {
     int64_t bytes = 0;  // of the prompt: the cost of tokenizing it
     TimePoint submitted;
     TimePoint deadline = kNever;
+    // Not empty: the request is held under this name. It waits like others, and is not started
+    // before release().
+    std::string held = {};
     // Called once: with OK on a tokenizing thread, or with an error on a thread of `answers`.
     absl::AnyInvocable<void(const absl::Status&)> start;
   };
@@ -54,6 +57,11 @@ class Ingress {
   // RESOURCE_EXHAUSTED if too many requests are here, UNAVAILABLE after stop(). On error the
   // arrival is dropped and not started.
   absl::Status enter(Arrival arrival);
+
+  // Lets the held requests of this name take their turns, in the order of their arrival.
+  void release(const std::string& held);
+  // Ends the held requests of this name with `status`.
+  void fail(const std::string& held, const absl::Status& status);
 
   // Ends the request with `status`, at once or in hand_over(). False: it is not here.
   bool cancel(RequestId id, const absl::Status& status);
@@ -74,6 +82,11 @@ class Ingress {
   using Queue = std::list<Waiter>;
 
   void run();
+  // The time at which a held request expires. Others expire when a thread takes one, or one enters.
+  TimePoint next_expiry_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return held_.empty() ? kNever : expiries_.begin()->first;
+  }
+  void queue_locked(Queue* from, Queue::iterator place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void quit();
   Waiter take_locked(Queue::iterator place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void answer_locked(Queue::iterator place, absl::Status status)
@@ -93,6 +106,7 @@ class Ingress {
   ServiceOrder turns_ ABSL_GUARDED_BY(mutex_);  // accounts with a queue
   // Without empty ones.
   std::unordered_map<Account*, Queue> queues_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, Queue> held_ ABSL_GUARDED_BY(mutex_);  // by name
   std::unordered_map<RequestId, Queue::iterator> waiting_ ABSL_GUARDED_BY(mutex_);
   // Of waiting_.
   std::set<std::pair<TimePoint, RequestId>> expiries_ ABSL_GUARDED_BY(mutex_);

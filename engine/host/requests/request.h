@@ -261,6 +261,7 @@ struct DeploymentInfo {
   int64_t max_new_tokens = 0;
   int embedding_width = 0;
   bool has_chat_template = false;
+  bool unloaded = false;  // idle: the next request loads its models
   // Of requests: values of all parameters of the table where the request has none.
   SamplingParams sampling;
 

@@ -101,6 +101,15 @@ TEST_F(Deployments, AdaptersHaveSeriesAndStatisticsOfTheirOwn) {
   EXPECT_EQ(infos[1].bytes, 1000);
 }
 
+TEST_F(Deployments, ModelsWithShardsAreNotUnloaded) {
+  models_["little"].config.shards = {{"cpu:0", 1}, {"cpu:1", 3}};
+  EXPECT_EQ(error(), "no error");
+  config_.deployments[0].unload_after_idle_seconds = 10;
+  EXPECT_EQ(error(),
+            "deployments[pair].unload_after_idle_seconds: 10; allowed: 0, as model little has "
+            "shards");
+}
+
 TEST_F(Deployments, AdaptersOfTheConfigurationFitItsLimits) {
   models_["big"].shape.loras = {{"sql", 8, 1000}, {"law", 16, 2000}};
   DeploymentConfig& pair = config_.deployments[0];

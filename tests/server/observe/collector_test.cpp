@@ -137,6 +137,8 @@ TEST(Collector, HasTheNamesOfTheDocumentation) {
                            "preemptions_total",
                            "prefix_cache_queries_total",
                            "prefix_cache_hits_total",
+                           "prefix_store_pages_total",
+                           "prefix_store_bytes_total",
                            "passes_total",
                            "device_copy_bytes_total",
                            "build_info",
@@ -308,6 +310,23 @@ TEST(Collector, LostDevices) {
   const std::string all = exposition(Given({device_family({{"cpu:0", false}, {"cuda:1", true}})}));
   EXPECT_THAT(all, testing::HasSubstr("tandem_device_lost{device=\"cpu:0\"} 0\n"
                                       "tandem_device_lost{device=\"cuda:1\"} 1\n"));
+}
+
+TEST(Collector, LoadedAndUnloadedDeployments) {
+  DeploymentState loaded{.loads = 1}, unloaded{.loads = 3, .idle_unloads = 2, .failed_loads = 4};
+  DeploymentState draining{.draining = true};
+  loaded.info.name = "a";
+  unloaded.info.name = "b";
+  draining.info.name = "a";
+  unloaded.info.unloaded = true;
+  const std::string all = exposition(Given(deployment_families({loaded, unloaded, draining})));
+  EXPECT_THAT(all, testing::HasSubstr("tandem_deployment_loaded{model=\"a\"} 1\n"
+                                      "tandem_deployment_loaded{model=\"b\"} 0\n#"));
+  for (const char* line :
+       {"loads_total{model=\"b\"} 3", "loads_total{model=\"a\"} 1",
+        "idle_unloads_total{model=\"b\"} 2", "failed_loads_total{model=\"b\"} 4"}) {
+    EXPECT_THAT(all, testing::HasSubstr(std::string("tandem_deployment_") + line + "\n"));
+  }
 }
 
 TEST(Collector, BuildInfoNamesWhatWasBuilt) {

@@ -94,7 +94,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
                                      check_memory: false answers: "a" answers: "b"
                                      chat_template: "t" } }
       deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true
-                    tool_format: TOOL_FORMAT_MISTRAL
+                    tool_format: TOOL_FORMAT_MISTRAL unload_after_idle_seconds: 12.5
                     reasoning_format: REASONING_FORMAT_THINK_TOKEN }
       limits { preemption: PREEMPTION_YOUNGEST max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
                prefill_chunk_rows: 5 max_new_tokens: 6 default_max_new_tokens: 7
@@ -144,6 +144,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(config->deployments[0].small, "little");
   EXPECT_TRUE(config->deployments[0].prefix_cache_per_client);
   EXPECT_EQ(config->deployments[0].tool_format, "mistral");
+  EXPECT_EQ(config->deployments[0].unload_after_idle_seconds, 12.5);
   EXPECT_EQ(config->deployments[0].reasoning_open, "[THINK]");
   EXPECT_EQ(config->deployments[0].reasoning_close, "[/THINK]");
   const LimitsConfig& limits = config->limits;

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "tests/engine/host/kit.h"
 #include "tests/temp_dir.h"
 
@@ -311,6 +312,86 @@ TEST_F(PrefixStoreTest, ALostDeviceIsNotSaved) {
   EXPECT_EQ(files().size(), 0U);
 }
 
+// A model of a deployment that is loaded at run time. Its pages are saved when it is freed.
+TEST_F(PrefixStoreTest, AModelThatIsLoadedLaterBeginsWithThePrefixesOfAnEarlierOne) {
+  const auto engine = start(config());
+  ModelConfig model = config().models[0];
+  model.name = "m";
+  model.fake->seed = 7;
+  const auto load = [&] {
+    lines_.clear();
+    return engine->load_deployment(
+        {.models = {model},
+         .deployment = {"late", "m", ""},
+         .progress = [this](absl::string_view line) { absl::StrAppend(&lines_, line, "\n"); }});
+  };
+  const auto answer = [&](const char* question) {
+    GenerateRequest r = request_for(kSystem + question, 20);
+    r.model = "late";
+    return run(*engine, r);
+  };
+  ASSERT_TRUE(load().ok());
+  const auto fresh = answer("one?");
+  EXPECT_EQ(fresh->end().usage.cached_tokens, 0);
+  answer("two?");
+  ASSERT_TRUE(engine->unload_deployment("late", {}).ok());
+  EXPECT_EQ(files().size(), 1U);
+  EXPECT_EQ(engine->metrics().prefixes_saved.pages.value(), kPages);
+  EXPECT_GT(engine->metrics().prefixes_saved.bytes.value(), 0);
+  EXPECT_EQ(engine->metrics().prefixes_restored.pages.value(), 0);
+
+  ASSERT_TRUE(load().ok());
+  EXPECT_THAT(lines_, HasSubstr("m: restored 6 KV pages of saved prefixes"));
+  const auto warm = answer("one?");
+  EXPECT_EQ(warm->end().usage.cached_tokens, kPages * 16);
+  EXPECT_EQ(warm->ids(), fresh->ids());
+  EXPECT_EQ(engine->metrics().prefixes_restored.pages.value(), kPages);
+  EXPECT_EQ(engine->metrics().prefixes_restored.bytes.value(),
+            engine->metrics().prefixes_saved.bytes.value());
+  ASSERT_TRUE(engine->unload_deployment("late", {}).ok());
+  EXPECT_EQ(engine->metrics().prefixes_saved.pages.value(), kPages) << "they are in the file";
+
+  // The checks are those of the start: another model's file is refused.
+  model.fake->layers = 3;
+  ASSERT_TRUE(load().ok());
+  EXPECT_THAT(lines_, HasSubstr("m: saved prefixes are ignored: "));
+  EXPECT_EQ(answer("one?")->end().usage.cached_tokens, 0);
+  EXPECT_EQ(engine->metrics().prefixes_refused.pages.value(), kPages);
+  EXPECT_EQ(engine->metrics().prefixes_refused.bytes.value(),
+            static_cast<int64_t>(std::filesystem::file_size(files()[0])));
+  ASSERT_TRUE(engine->unload_deployment("late", {}).ok());
+
+  // A damaged one does not fail the load.
+  model.fake->layers = 4;
+  const auto file = files()[0];
+  const auto size = static_cast<std::streamoff>(std::filesystem::file_size(file));
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekp(size - 1);  // of the last page
+  bytes.put('?');
+  bytes.close();
+  ASSERT_TRUE(load().ok());
+  EXPECT_THAT(lines_, HasSubstr("page 5: the checksum does not match"));
+  EXPECT_EQ(answer("one?")->end().usage.cached_tokens, (kPages - 1) * 16);
+  EXPECT_EQ(engine->metrics().prefixes_refused.pages.value(), kPages + 1);
+}
+
+TEST_F(PrefixStoreTest, AnIdleDeploymentKeepsItsPrefixesWhileItIsUnloaded) {
+  EngineConfig idle = config();
+  idle.deployments[0].unload_after_idle_seconds = 10;
+  VirtualClock clock;
+  auto engine = *Engine::create(idle, {}, nullptr, nullptr, &clock);
+  const auto fresh = run(*engine, request_for(kSystem + "new?", 20));
+  ask(*engine);
+  while (engine->deployment_states()[0].open_requests > 0) std::this_thread::yield();
+  clock.advance(std::chrono::seconds(10));
+  EXPECT_EQ(engine->unload_idle().names.size(), 1U);
+  const auto warm = run(*engine, request_for(kSystem + "new?", 20));
+  EXPECT_EQ(warm->end().usage.cached_tokens, kPages * 16);
+  EXPECT_EQ(warm->ids(), fresh->ids());
+  EXPECT_EQ(engine->metrics().prefixes_saved.pages.value(), 2 * kPages);
+  EXPECT_EQ(engine->metrics().prefixes_restored.pages.value(), 2 * kPages);
+}
+
 TEST_F(PrefixStoreTest, WithoutAFolderNothingIsSaved) {
   const auto engine = make_engine();
   ask(*engine);
@@ -344,6 +425,35 @@ TEST_F(PrefixStoreTest, RestoredRowsAreBitIdentical) {
       EXPECT_EQ(got->tokens()[t].logprob, expected->tokens()[t].logprob);
       EXPECT_EQ(got->tokens()[t].top, expected->tokens()[t].top);
     }
+  }
+}
+
+TEST_F(PrefixStoreTest, RowsRestoredAtRunTimeAreBitIdentical) {
+  EngineConfig idle = testing::real_engine_config(
+      "model", std::string(TANDEM_SOURCE_DIR) + "/models/code-small", DType::kFloat32);
+  EngineConfig without = idle;
+  without.models[0].prefix_cache = false;
+  idle.prefix_store = folder();
+  idle.deployments[0].unload_after_idle_seconds = 10;
+  std::vector<Token> prompt;
+  for (int i = 0; i < 100; ++i) prompt.push_back((i * 37 + 11) % 4096);
+  GenerateRequest r = request_for(prompt, 20);
+  r.model = "model";
+  r.top_logprobs = 3;
+  VirtualClock clock;
+  auto engine = *Engine::create(idle, {}, nullptr, nullptr, &clock);
+  for (int i = 0; i < 2; ++i) run(*engine, r);
+  while (engine->deployment_states()[0].open_requests > 0) std::this_thread::yield();
+  clock.advance(std::chrono::seconds(10));
+  EXPECT_EQ(engine->unload_idle().names.size(), 1U);
+  const auto expected = run(*make_engine(without), r);
+  const auto got = run(*engine, r);
+  EXPECT_EQ(engine->deployment_states()[0].loads, 2);
+  EXPECT_EQ(got->end().usage.cached_tokens, 96);
+  ASSERT_EQ(got->ids(), expected->ids());
+  for (size_t t = 0; t < got->tokens().size(); ++t) {
+    EXPECT_EQ(got->tokens()[t].logprob, expected->tokens()[t].logprob);
+    EXPECT_EQ(got->tokens()[t].top, expected->tokens()[t].top);
   }
 }
 #endif

@@ -169,5 +169,70 @@ TEST(Ingress, StoppingEndsWaitingAndStartedRequests) {
   EXPECT_EQ(held.passed_.code(), absl::StatusCode::kUnavailable);
 }
 
+// `on` is what the request waits for.
+Ingress::Arrival waiting_for(Held& held, const std::string& client, const std::string& on) {
+  Ingress::Arrival a = held.arrival(client);
+  a.held = on;
+  return a;
+}
+
+TEST(Ingress, HeldRequestsTakeTurnsWhenTheyAreReleased) {
+  Held held;
+  EXPECT_TRUE(held.ingress_->enter(waiting_for(held, "a", "m")).ok());
+  EXPECT_TRUE(held.ingress_->enter(waiting_for(held, "b", "n")).ok());
+  EXPECT_TRUE(held.ingress_->enter(waiting_for(held, "c", "m")).ok());
+  EXPECT_TRUE(held.enter("d").ok());
+  EXPECT_EQ(held.metrics_.requests_tokenizing.value(), 5);
+  held.ingress_->release("m");
+  held.ingress_->release("m");
+  EXPECT_TRUE(held.answered().empty());
+  held.ingress_->fail("n", absl::UnavailableError(""));
+  held.ingress_->fail("m", absl::UnavailableError(""));
+  EXPECT_THAT(held.answered(), ElementsAre("b UNAVAILABLE"));
+  EXPECT_THAT(held.open(), ElementsAre("b UNAVAILABLE", "a OK", "c OK", "d OK"));
+  EXPECT_EQ(held.metrics_.requests_tokenizing.value(), 0);
+}
+
+TEST(Ingress, HeldRequestsAreCancelledExpireAndCount) {
+  LimitsConfig limits;
+  limits.max_waiting = 4;
+  limits.queue_seconds = 2;
+  Held held(limits);
+  EXPECT_TRUE(held.ingress_->enter(waiting_for(held, "a", "m")).ok());
+  EXPECT_TRUE(held.ingress_->cancel(held.last_id_, absl::CancelledError("")));
+  EXPECT_TRUE(held.ingress_->enter(waiting_for(held, "b", "m")).ok());
+  Ingress::Arrival hurried = waiting_for(held, "c", "m");
+  hurried.deadline = held.clock_.now() + std::chrono::seconds(1);
+  EXPECT_TRUE(held.ingress_->enter(std::move(hurried)).ok());
+  EXPECT_TRUE(held.enter("d").ok());
+  EXPECT_EQ(held.enter("e").code(), absl::StatusCode::kResourceExhausted);
+  held.clock_.advance(std::chrono::seconds(1));
+  EXPECT_TRUE(held.enter("d").ok());
+  EXPECT_THAT(held.answered(), ElementsAre("a CANCELLED", "c DEADLINE_EXCEEDED"));
+  held.clock_.advance(std::chrono::seconds(1));
+  EXPECT_TRUE(held.ingress_->enter(waiting_for(held, "f", "m")).ok());
+  EXPECT_THAT(held.answered(), ElementsAre("a CANCELLED", "c DEADLINE_EXCEEDED",
+                                           "b RESOURCE_EXHAUSTED", "d RESOURCE_EXHAUSTED"));
+  held.ingress_->stop();
+  EXPECT_THAT(held.answered().back(), HasSubstr("UNAVAILABLE"));
+}
+
+// No other request comes that would make a thread look at the time.
+TEST(Ingress, AHeldRequestExpiresByItself) {
+  SteadyClock clock;
+  Metrics metrics;
+  Worker answers(1);
+  Ingress ingress(1, {}, &clock, &answers, &metrics);
+  std::promise<absl::Status> ended;
+  Ingress::Arrival a;
+  a.id = 1;
+  a.held = "m";
+  a.submitted = clock.now();
+  a.deadline = clock.now() + std::chrono::milliseconds(1);
+  a.start = [&](const absl::Status& status) { ended.set_value(status); };
+  EXPECT_TRUE(ingress.enter(std::move(a)).ok());
+  EXPECT_EQ(ended.get_future().get().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
 }  // namespace
 }  // namespace tandem
