@@ -24,6 +24,20 @@ def test_yaml_can_be_read(path):
     assert list(yaml.safe_load_all(path.read_text("utf-8")))
 
 
+def test_service_accounts_of_bindings_have_a_namespace():
+    """Kubernetes refuses a binding without it."""
+    subjects = [
+        subject
+        for path in DEPLOY.rglob("*.yaml")
+        if "templates" not in path.parts
+        for item in yaml.safe_load_all(path.read_text("utf-8"))
+        if isinstance(item, dict) and item.get("kind") in ("RoleBinding", "ClusterRoleBinding")
+        for subject in item["subjects"]
+    ]
+    accounts = [s for s in subjects if s["kind"] == "ServiceAccount"]
+    assert accounts and all(s.get("namespace") for s in accounts), subjects
+
+
 def resources(name, folder=None):
     """Of a kustomization, and of those that it names, by kind and name."""
     folder = folder or DEPLOY / "kubernetes" / name
