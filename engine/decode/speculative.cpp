@@ -40,7 +40,7 @@ struct Drafter {
 };
 
 // A chain of passes. The device feeds each draft to the next pass, so the loop waits for none.
-Drafts chained_drafts(Gen g, Drafter d, int gamma) {
+Drafts chained_drafts(Gen g, const Drafter& d, int gamma) {
   Drafts drafts;
   if (gamma == 0) return drafts;  // the round has no pages for the small model
   Pass p = g.catch_up(d.stage);
