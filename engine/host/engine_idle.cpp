@@ -78,7 +78,7 @@ void Engine::Impl::load_for_held(const DeploymentRef& unloaded) {
 absl::Status Engine::Impl::load_again(const DeploymentRef& asked) {
   const std::string& name = asked->name;
   const MutexLock lock(&changes);
-  if (closing) return shutting_down();  // which the ingress has told the requests
+  if (closing) return shutting_down();  // the ingress ends its requests with it
   const std::shared_ptr<const DeploymentTable> all = deployments();
   // It may have been loaded and unloaded since a request found it.
   const auto now = std::ranges::find(*all, name, [](const DeploymentRef& d) { return d->name; });
