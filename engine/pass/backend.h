@@ -76,6 +76,8 @@ struct ModelShape {
   // Warp::more_ids cost the output matrix's rows of these ids. Otherwise all up to the last of
   // them.
   bool reads_single_ids = false;
+  // Batches wait in a queue of the device, and start without the host.
+  bool queued = false;
   std::string fingerprint;  // of its weights; empty: unknown
   // What the bytes of a KV page depend on besides weights, configuration and tokens: types, layout,
   // kernels. Empty: pages cannot be saved.

@@ -92,6 +92,7 @@ void TorchDevice::Impl::complete(DeviceModel& loaded, int page_rows) const {
   loaded.shape.frontier_page_bytes = geometry.frontier_page_bytes(page_rows);
   loaded.shape.batch_invariant = platform.batch_invariant();
   loaded.shape.reads_single_ids = device.is_cpu();
+  loaded.shape.queued = !device.is_cpu();
   const bool by_dimension = platform.keys_by_dimension();
   loaded.shape.page_format =
       absl::StrCat(device.is_cpu() ? absl::StrCat("cpu ", cpu::target()) : "cuda",

@@ -1,25 +1,36 @@
 #include "engine/decode/autoregressive.h"
 
 #include "engine/decode/beam.h"
+#include "engine/host/deployment.h"
 #include "engine/host/methods/registry.h"
 
 namespace tandem {
 namespace {
 
-struct NoParams {};
+struct AutoregressiveParams {
+  bool ahead = false;  // passes are submitted before those before them end
+};
+
+constexpr int kRoundTokens = 16;  // of passes ahead; the host waits once a round
 
 MethodNeeds large_alone(const DeploymentConfig& d) { return {{of_large(d)}, {}}; }
 
 }  // namespace
 
 const MethodEntry& autoregressive_entry() {
-  static const auto* const kEntry = make_entry<NoParams>({
+  static const auto* const kEntry = make_entry<AutoregressiveParams>({
       .name = kAutoregressive,
       .single_row_passes = true,
-      .needs = [](const NoParams&, const DeploymentConfig& d) { return large_alone(d); },
+      .needs = [](const AutoregressiveParams&,
+                  const DeploymentConfig& d) { return large_alone(d); },
+      .bind = [](const Deployment& d, LoraId,
+                 AutoregressiveParams* a) { a->ahead = d.large->shape.queued; },
       // By definition. When sampled, the seed determines the tokens (docs/decoding_methods.md).
-      .contract = [](const NoParams&, bool) { return Contract::kExact; },
-      .start = [](Gen g, NoParams) { return autoregressive(g); },
+      .contract = [](const AutoregressiveParams&, bool) { return Contract::kExact; },
+      .start =
+          [](Gen g, AutoregressiveParams a) {
+            return a.ahead ? autoregressive_ahead(g, kRoundTokens) : autoregressive(g);
+          },
   });
   return *kEntry;
 }
