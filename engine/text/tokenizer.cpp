@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/base/check.h"
+#include "engine/base/status.h"
 #include "engine/text/rust/tandem_text.h"
 #include "engine/text/rust_result.h"
 #include "engine/text/utf8.h"
@@ -77,13 +77,16 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::parse(const std::str
   return described(std::move(tokenizer), name);
 }
 
-std::shared_ptr<const Tokenizer> Tokenizer::bytes() {
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::load_bytes() {
+  const std::string name = "tokenizer of bytes";
   std::shared_ptr<Tokenizer> tokenizer(new Tokenizer());
   TandemBytes error{};
-  TANDEM_CHECK(tandem_tokenizer_bytes(&tokenizer->handle_, &error) == TANDEM_OK);
-  TANDEM_CHECK(tokenizer->describe().ok());
-  return tokenizer;
+  const TandemCode code = tandem_tokenizer_bytes(&tokenizer->handle_, &error);
+  if (code != TANDEM_OK) return load_error(code, error, name);
+  return described(std::move(tokenizer), name);
 }
+
+std::shared_ptr<const Tokenizer> Tokenizer::bytes() { return *load_bytes(); }
 
 absl::Status Tokenizer::describe() {
   const size_t vocab_size = tandem_tokenizer_vocab_size(handle_);
@@ -94,13 +97,13 @@ absl::Status Tokenizer::describe() {
   vocab_size_ = static_cast<int>(vocab_size);
 
   // The post-processor adds the same ids, given in the file, to every text.
-  if (const auto added = encode("", true); added.ok()) {
-    for (const Token id : *added) {
-      if (id >= 0 && id < vocab_size_) continue;
-      return absl::InvalidArgumentError(absl::StrCat("post_processor: adds token ",
-                                                     static_cast<uint32_t>(id), ", allowed 0 to ",
-                                                     vocab_size_ - 1));
-    }
+  // Also compiles the expressions of the pre-tokenizer, which no later call would try again.
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<Token> added, encode("", true));
+  for (const Token id : added) {
+    if (id >= 0 && id < vocab_size_) continue;
+    return absl::InvalidArgumentError(absl::StrCat("post_processor: adds token ",
+                                                   static_cast<uint32_t>(id), ", allowed 0 to ",
+                                                   vocab_size_ - 1));
   }
 
   TandemPieces pieces{};

@@ -44,8 +44,10 @@ class Tokenizer {
                                                                 const std::string& json,
                                                                 const std::string& config);
 
-  // Bytes as tokens 0 to 255 and "<|endoftext|>" as 256, for models without files.
-  static std::shared_ptr<const Tokenizer> bytes();
+  // Bytes as tokens 0 to 255 and "<|endoftext|>" as 256, for models without files. INTERNAL: there
+  // is too little memory.
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> load_bytes();
+  static std::shared_ptr<const Tokenizer> bytes();  // REQUIRES: enough memory
 
   // Ids of `text`. With `add_special_tokens`, the post-processor adds the tokens that the model
   // expects around a text (for example a begin-of-text token). Errors: INVALID_ARGUMENT with the

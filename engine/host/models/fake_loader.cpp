@@ -158,7 +158,7 @@ absl::StatusOr<Backend*> FakeLoader::load(const LoadContext& context, const Devi
     }
     m->shape = backend->shape(m->id);
     m->pool = backend->pool(m->id);
-    m->tokenizer = Tokenizer::bytes();
+    TANDEM_ASSIGN_OR_RETURN(m->tokenizer, Tokenizer::load_bytes());
     if (fake.vocab_size > 256) m->eos = {256};
     context.report(absl::StrCat(m->config.name, ": fake model on ", device.name(), ", ",
                                 fake.vocab_size, " tokens, ", pages[i], " pages"));
