@@ -18,18 +18,21 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import HOME, ROOT
 from tests.deploy.kube_api import KubeApi
+from tests.deploy.kube_apiserver import ApiServer
 from tests.deploy.proxy import address_of, start_envoy
 
 yaml = pytest.importorskip("yaml")
 GATEWAY = ROOT / "deploy" / "gateway"
 STANDALONE = GATEWAY / "standalone"
+CRD = HOME / "crds" / "inference.networking.k8s.io_inferencepools.yaml"
 # One request runs at a time, the others wait. `endless` lasts until its client goes.
 SERVER = """
 models { name: "fake" fake { pass_seconds: %s max_positions: 65536 } }
@@ -129,28 +132,34 @@ POOL = ("inference.networking.k8s.io/v1", "InferencePool")
 KINDS = {("v1", "Pod"): "pods", POOL: "inferencepools"}
 
 
+def items_of(file, *kinds):
+    items = yaml.safe_load_all((GATEWAY / file).read_text("utf-8"))
+    return [item for item in items if item["kind"] in kinds]
+
+
+def stand_in(stack, objects):
+    """The kubeconfig of a test's API server."""
+    for number, item in enumerate(objects):
+        item["metadata"] |= {"namespace": "default", "uid": str(number), "resourceVersion": "1"}
+    api = KubeApi(objects, KINDS)
+    stack.callback(api.close)
+    return api.kubeconfig()
+
+
 class RealPicker(TestPicker):
     """The picker of gateway-api-inference-extension with the arguments and files of deploy/gateway, for pods
-    that exist in a test's API server only. All addresses have one port."""
+    that exist in an API server only: serve(stack, [pool, *pods]) gives its kubeconfig. All addresses have one
+    port."""
 
-    def __init__(self, program, stack, folder, addresses):
+    def __init__(self, program, stack, folder, addresses, serve=stand_in):
         self.output = folder / "epp"
-        ((pool,), (deployment,)) = (
-            [
-                i
-                for i in yaml.safe_load_all((GATEWAY / file).read_text("utf-8"))
-                if i["kind"] == kind
-            ]
-            for file, kind in (("pool.yaml", "InferencePool"), ("picker.yaml", "Deployment"))
-        )
+        (pool,) = items_of("pool.yaml", "InferencePool")
+        (deployment,) = items_of("picker.yaml", "Deployment")
         (port,) = {int(address.rsplit(":", 1)[1]) for address in addresses}
         pool["spec"]["targetPorts"] = [{"number": port}]
         pods = [pod_of(address, pool, i) for i, address in enumerate(addresses)]
-        for number, item in enumerate([pool, *pods]):
-            item["metadata"] |= {"namespace": "default", "uid": str(number), "resourceVersion": "1"}
-        api = KubeApi([pool, *pods], KINDS)
-        stack.callback(api.close)
-        (folder / "kubeconfig").write_text(json.dumps(api.kubeconfig()), "utf-8")
+        kubeconfig = serve(stack, [pool, *pods])
+        (folder / "kubeconfig").write_text(json.dumps(kubeconfig), "utf-8")
         ports = {9002: free_port(), 9003: free_port(), 9090: free_port()}
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         args = [arg.replace("/config/", f"{GATEWAY}/") for arg in container["args"]]
@@ -190,7 +199,12 @@ def pod_of(address, pool, number):
         "kind": "Pod",
         "metadata": {"name": f"tandem-{number}", "labels": labels},
         "spec": {"containers": [{"name": "tandem-server", "image": "tandem:cpu"}]},
-        "status": {"phase": "Running", "podIP": address.split(":")[0], "conditions": ready},
+        "status": {
+            "phase": "Running",
+            "podIP": address.split(":")[0],
+            "podIPs": [{"ip": address.split(":")[0]}],
+            "conditions": ready,
+        },
     }
 
 
@@ -369,15 +383,27 @@ def test_requests_go_where_none_waits_and_on_without_the_picker(three, gateway, 
     assert proxy.stat("cluster.picked.upstream_rq_retry_success") >= 1
 
 
-def test_the_real_picker_reads_the_gauges(start_server, gateway, stack, tmp_path, tool):
-    program = tool("epp")
+def on_one_port(start_server, stack):
     servers = Servers(start_server, stack, SERVER % (0, 1))
     port = free_port()
     for host in HOSTS:
         servers.add(address=f"{host}:{port}")
-    busy, *free = servers.addresses
+    return servers
+
+
+def test_the_real_picker_reads_the_gauges(start_server, gateway, stack, tmp_path, tool):
+    program = tool("epp")
+    servers = on_one_port(start_server, stack)
     picker = RealPicker(program, stack, tmp_path, servers.addresses)
     proxy = gateway(servers.addresses, picker.address)
+    check_picks(servers, picker, proxy)
+    picker.kill()
+    for _ in range(10):
+        assert post(proxy)[0] == 200
+
+
+def check_picks(servers, picker, proxy):
+    busy, *free = servers.addresses
     assert post(proxy)[0] == 200
     with contextlib.ExitStack() as occupants:
         occupy(occupants, busy)
@@ -396,9 +422,52 @@ def test_the_real_picker_reads_the_gauges(start_server, gateway, stack, tmp_path
     now = servers.requests()
     assert sorted(now[a] - after[a] for a in servers.addresses) == [0, 0, 8]
     assert proxy.stat("http.picked.ext_proc.streams_failed") == 0
-    picker.kill()
-    for _ in range(10):
-        assert post(proxy)[0] == 200
+
+
+@pytest.mark.skipif("TANDEM_NIGHT" not in os.environ, reason="scripts/test --night runs it")
+def test_the_real_picker_in_a_real_api_server(start_server, gateway, stack, tmp_path, tool):
+    """With the role of deploy/gateway and the schema of the pool. A pod that goes gets no requests."""
+    program = tool("epp")
+    if not CRD.exists():
+        pytest.skip("no schemas of custom resources: scripts/setup --full")
+    api = ApiServer(tool, stack, tmp_path / "api", free_port)
+    pods = []
+
+    def serve(_, objects):
+        api.create(yaml.safe_load(CRD.read_text("utf-8")))
+        for item in items_of("picker.yaml", "ServiceAccount", "Role", "RoleBinding"):
+            api.create(item)
+        for item in objects:
+            api.create(item)
+        pods.extend(objects[1:])
+        return api.kubeconfig("tandem-picker")
+
+    servers = on_one_port(start_server, stack)
+    picker = RealPicker(program, stack, tmp_path, servers.addresses, serve)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        api.call("GET", "api/v1/namespaces/default/pods", token="stranger-token")
+    assert refused.value.code == 403
+    proxy = gateway(servers.addresses, picker.address)
+    check_picks(servers, picker, proxy)
+    gone, *left = servers.addresses
+    api.delete(pods[0])
+    picker.until(lambda: picker.waiting(gone) is None)
+    before = servers.requests()
+    for number in range(10):
+        assert post(proxy, prompt=f"{number} lorem ipsum")[0] == 200
+    after = servers.requests()
+    assert after[gone] == before[gone]
+    assert sum(after[a] - before[a] for a in left) == 10
+    # It comes back, as the only one without a queue.
+    api.create(pods[0])
+    picker.until(lambda: picker.waiting(gone) is not None)
+    with contextlib.ExitStack() as occupants:
+        for address in left:
+            occupy(occupants, address)
+            picker.until(lambda address=address: picker.waiting(address) == 1)
+        for number in range(10):
+            assert post(proxy, prompt=f"{number} dolor sit")[0] == 200
+    assert servers.requests()[gone] == after[gone] + 10
 
 
 def test_a_rolling_restart_loses_no_request(three, gateway, stack, tmp_path):
