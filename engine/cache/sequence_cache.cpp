@@ -180,8 +180,7 @@ void SequenceCache::retain(std::span<const Row> path) {
   truncate(tree_begin_ + static_cast<int>(path.size()));
 }
 
-void SequenceCache::commit_tree() {
-  if (tree_parent_.empty()) return;
+void SequenceCache::commit_branches() {
   const auto stay = static_cast<int>(unbranched_prefix(tree_parent_));
   tree_parent_.clear();
   truncate(tree_begin_ + stay);
@@ -199,7 +198,7 @@ void SequenceCache::truncate(int at_most) {
   cut_inputs(rows());
 }
 
-void SequenceCache::resolve_inputs(std::span<const Token> tokens) {
+void SequenceCache::resolve_chosen(std::span<const Token> tokens) {
   size_t known = 0;
   for (; known < chosen_.size(); ++known) {
     const auto row = static_cast<size_t>(chosen_[known].first);
@@ -235,12 +234,6 @@ void SequenceCache::cut_history(int rows) {
   }
 }
 
-void SequenceCache::release_unused() {
-  if (!tree_parent_.empty()) return;
-  top_from_ = full_;
-  shrink_pages();
-}
-
 void SequenceCache::shrink_pages() {
   const auto pages = static_cast<size_t>(page_count(rows()));
   while (pages_.size() > pages) {
@@ -248,11 +241,10 @@ void SequenceCache::shrink_pages() {
       release(Store::kKv, pages_.back());
     pages_.pop_back();
   }
-  shrink_frontier();
+  if (!frontier_pages_.empty()) shrink_frontier();
 }
 
 void SequenceCache::shrink_frontier() {
-  if (frontier_pages_.empty()) return;
   const auto pages = static_cast<size_t>(page_count(rows()));
   for (size_t p = 0; p < frontier_pages_.size(); ++p) {
     const int end = static_cast<int>(p + 1) * pools_->page_rows;
@@ -274,8 +266,7 @@ PageId SequenceCache::take_value() {
   return values_[taken_values_++];
 }
 
-void SequenceCache::release_values() {
-  if (mutated(Mutation::kKeepValueRows)) return;
+void SequenceCache::release_all_values() {
   for (const PageId value : values_) release(Store::kValue, value);
   values_.clear();
   taken_values_ = 0;

@@ -74,7 +74,11 @@ class SequenceCache {
   int reserved_rows() const { return static_cast<int>(pages_.size()) * pools_->page_rows; }
   // Releases pages after the last row, and frontier pages whose rows have continued. An uncommitted
   // tree keeps its pages. REQUIRES: idle().
-  void release_unused();
+  void release_unused() {
+    if (!tree_parent_.empty()) return;
+    top_from_ = full_;
+    shrink_pages();
+  }
   void clear();  // releases all pages
   // Pages with other owners that reserve(total, ..) would copy.
   std::vector<PageId> shared_pages(int total) const;
@@ -111,7 +115,9 @@ class SequenceCache {
   // or begins with all of these.
   void retain(std::span<const Row> path);
   // Commits a tree without a path: rows up to and including the first branch stay.
-  void commit_tree();
+  void commit_tree() {
+    if (!tree_parent_.empty()) commit_branches();
+  }
   void truncate(int at_most);
 
   // Other caches. Shares `at_most` of another cache's rows that have done all layers; pages are
@@ -151,7 +157,9 @@ class SequenceCache {
   // one by one, and released together when no later pass may name them.
   void reserve_values(int n);
   PageId take_value();
-  void release_values();
+  void release_values() {
+    if (!values_.empty() && !mutated(Mutation::kKeepValueRows)) release_all_values();
+  }
   std::span<const PageId> values() const { return values_; }
 
   // The input token of each row. -1: a kChosen input, see chosen(); kNoToken: a mask.
@@ -159,7 +167,9 @@ class SequenceCache {
   // Rows whose token only the device knows, ascending, with their inputs.
   std::span<const std::pair<int, In>> chosen() const { return chosen_; }
   // `tokens` are the sequence's first tokens: fills in the inputs of chosen rows among them.
-  void resolve_inputs(std::span<const Token> tokens);
+  void resolve_inputs(std::span<const Token> tokens) {
+    if (!chosen_.empty()) resolve_chosen(tokens);
+  }
   // Token counts of the rows, for passes with penalties. Made at the first call; a device updates
   // it while it runs works of this cache.
   const std::shared_ptr<TokenHistory>& token_history();
@@ -176,6 +186,9 @@ class SequenceCache {
     }
   }
   void add_page(PageId page);
+  void commit_branches();
+  void resolve_chosen(std::span<const Token> tokens);
+  void release_all_values();
   void shrink_pages();
   void shrink_frontier();
   void release(Store store, PageId page) { pools_->release(store, page); }

@@ -34,6 +34,7 @@ Pass Gen::catch_up(Stage stage, int upto) const {
 
 Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
   const auto seq = static_cast<int>(s_->tokens().size());
+  if (tentative.empty()) return catch_up(stage, seq);
   const int have = s_->rows({stage.cache, 0});
   Pass pass = catch_up(stage, seq);
   // Some tentative rows may be in the cache already.
@@ -44,10 +45,7 @@ Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
 }
 
 Read Gen::draw(RowList rows) const {
-  Read read;
-  read.rows = std::move(rows);
-  read.warp = s_->warp();
-  read.draw = true;
+  Read read{.rows = std::move(rows), .warp = s_->warp(), .draw = true};
   read.logprob = s_->wants_logprobs();
   read.raw_logprob = s_->raw_logprobs();
   read.top = s_->top_logprobs();
@@ -78,7 +76,7 @@ Emitted Gen::emitted(const Out& out, Provenance provenance) const {
   e.token = out.token;
   e.provenance = provenance;
   e.logprob = out.logprob;
-  e.top.assign(out.top.begin(), out.top.end());
+  if (!out.top.empty()) e.top.assign(out.top.begin(), out.top.end());
   return e;
 }
 

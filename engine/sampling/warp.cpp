@@ -14,7 +14,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // Below it the inverse overflows, and 0 * inverse would be NaN.
 constexpr float kLeastTemperature = 1e-30f;
-constexpr size_t kSmallBlock = 32;  // floats; see gather_best()
+constexpr size_t kSmallBlock = 32;  // floats
 
 // The order of tokens, everywhere: by logit, ties by lower id.
 bool best_first(const Scratch::Candidate& a, const Scratch::Candidate& b) {
@@ -101,47 +101,70 @@ Scratch::Candidate crossing(std::vector<Scratch::Candidate>& c, double before, d
 // (slow).
 int halvings(size_t vocab) { return vocab < 1024 ? 0 : vocab < 16384 ? 4 : 8; }
 
-// The last token that top_p keeps: the last one, best first, whose predecessors weigh less than
-// p * total. Considers logits of at least `cut`. All sums are exact (nucleus_weight()).
-Scratch::Candidate nucleus_end(const Cuts& cuts, std::span<const float> logits, float max,
-                               float cut, Scratch& scratch) {
-  const size_t size = logits.size();
-  scratch.nucleus.resize(size);
-  const double total = row_sum(size, [from = scratch.weight.data(), to = scratch.nucleus.data()](
-                                         size_t i) { return to[i] = nucleus_weight(from[i]); });
-  const float* const weight = scratch.nucleus.data();
-  const double p = cuts.top_p;
-  const double target = p * total;
+// Buckets of equal width for logits near the maximum, in their order. Tokens below the first bucket
+// have no nucleus_weight(): it is 0 below exp(-24.3).
+class Buckets {
+ public:
+  static constexpr int kCount = 1024;
 
-  // It lies in [low, high), and `before` is the weight from `high` on. Tokens of weight at most
-  // (1 - p) * total / vocab are always cut: together they weigh at most (1 - p) * total. The bound
-  // has some slack for rounding.
-  const double bound = std::log((1 - p) * total / static_cast<double>(size)) - 1e-3;
-  const double reach = bound / cuts.inverse_temperature;
-  constexpr float kLowest = std::numeric_limits<float>::lowest();
-  float low = static_cast<float>(std::max<double>(kLowest, max + reach - 1e-6 * std::abs(max)));
-  low = std::max(cut, low);
-  float high = kInfinity;
-  double before = 0;
+  Buckets(float max, float inverse_temperature)
+      : low_(std::max(std::numeric_limits<float>::lowest(), max - 25 / inverse_temperature)),
+        scale_(kCount / (max - low_)) {}
 
-  for (int i = cuts.top_k > 0 ? 0 : halvings(size); i > 0; --i) {
-    const float middle = low + (std::min(high, max) - low) / 2;
-    const double above = row_sum(size, [=](size_t j) {
-      const float w = weight[j];  // loaded unconditionally, so that the loop vectorizes
-      return logits[j] >= middle ? w : 0.0f;
-    });
-    if (above >= target) {
-      low = middle;
-    } else {
-      high = middle;
-      before = above;
-    }
+  int of(float logit) const {
+    const float at = std::max(0.0f, (logit - low_) * scale_);  // 0 if that is NaN
+    return static_cast<int>(std::min(at, kCount - 1.0f));
   }
+
+ private:
+  const float low_, scale_;
+};
+
+// The last token that top_p keeps: the last one, best first, whose predecessors weigh less than
+// p * total. All sums are exact (nucleus_weight()), so buckets find the token that sorting would.
+Scratch::Candidate nucleus_end(const Cuts& cuts, std::span<const float> logits, float max,
+                               Scratch& scratch) {
+  const size_t size = logits.size();
+  const float* const weight = scratch.weight.data();
+  const Buckets buckets(max, cuts.inverse_temperature);
+
+  // By turns, so that an addition seldom waits for the one before.
+  double sums[2][Buckets::kCount] = {};
+  for (size_t begin = 0; begin < size; begin += kSmallBlock) {
+    const size_t n = std::min(kSmallBlock, size - begin);
+    int bucket[kSmallBlock];
+    float of_token[kSmallBlock];
+    for (size_t j = 0; j < n; ++j) {
+      const float w = nucleus_weight(weight[begin + j]);
+      of_token[j] = w;
+      // Most tokens of a row may have no weight, and must not all wait for one bucket.
+      bucket[j] = w > 0 ? buckets.of(logits[begin + j]) : static_cast<int>(j);
+    }
+    for (size_t j = 0; j < n; ++j) sums[j % 2][bucket[j]] += of_token[j];
+  }
+  double total = 0;
+  for (int b = 0; b < Buckets::kCount; ++b) total += sums[0][b] + sums[1][b];
+  const double target = double{cuts.top_p} * total;
+  int last = buckets.of(max);
+  double before = 0;  // the weight of better buckets
+  for (; last > 0; --last) {
+    const double sum = before + sums[0][last] + sums[1][last];
+    if (sum >= target) break;
+    before = sum;
+  }
+
   std::vector<Scratch::Candidate>& c = scratch.candidate;
   c.clear();
-  for (size_t i = 0; i < size; ++i) {
-    if (logits[i] >= low && logits[i] < high) {
-      c.push_back({logits[i], static_cast<Token>(i), weight[i]});
+  for (size_t begin = 0; begin < size; begin += kSmallBlock) {
+    const size_t end = std::min(begin + kSmallBlock, size);
+    int any = 0;
+    for (size_t i = begin; i < end; ++i) any |= buckets.of(logits[i]) == last ? 1 : 0;
+    if (any == 0) continue;
+    for (size_t i = begin; i < end; ++i) {
+      const float w = nucleus_weight(weight[i]);
+      if (w > 0 && buckets.of(logits[i]) == last) {
+        c.push_back({logits[i], static_cast<Token>(i), w});
+      }
     }
   }
   return crossing(c, before, target, best_first);
@@ -332,7 +355,7 @@ Warped warp(const Cuts& cuts, std::span<const float> logits, const Scan& scan, S
   });
 
   if (cuts.top_p < 1) {
-    const Scratch::Candidate last = nucleus_end(cuts, logits, max, result.cut, scratch);
+    const Scratch::Candidate last = nucleus_end(cuts, logits, max, scratch);
     result.cut = last.logit;
     result.cut_id = last.id;
   }

@@ -40,7 +40,6 @@ struct Scratch {
     float weight;
   };
   std::vector<float> weight;  // [vocab]: what warp() leaves
-  std::vector<float> nucleus;
   std::vector<Candidate> candidate;
   std::vector<float> block_max, sorted;
 };

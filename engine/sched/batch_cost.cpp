@@ -20,12 +20,12 @@ double BatchCost::per_batch() const {
   return std::clamp(xy_ / xx_, 0.0, y_ / x_);
 }
 
-double BatchCost::share(int rows, int batch_rows, int works) const {
-  if (batch_rows <= 0) return 0;
+BatchShares BatchCost::shares(int rows, int works) const {
+  if (rows <= 0) return {};
   const double batch = per_batch(), row = std::max(per_row(), 0.0);
-  const double all = batch + row * batch_rows;
-  if (all <= 0) return static_cast<double>(rows) / batch_rows;
-  return (batch / works + row * rows) / all;
+  const double all = batch + row * rows;
+  if (all <= 0) return {.work = 0, .row = 1, .batch = static_cast<double>(rows)};
+  return {.work = batch / works, .row = row, .batch = all};
 }
 
 }  // namespace tandem

@@ -3,6 +3,14 @@
 
 namespace tandem {
 
+// The shares, in [0, 1], of the works of one batch in its time. They add up to 1.
+struct BatchShares {
+  double work = 0, row = 0;  // costs of a work without rows, and of a row
+  double batch = 1;          // of all works
+
+  double of(int rows) const { return (work + row * rows) / batch; }
+};
+
 // A batch has a fixed cost, mostly reading the weights, and a cost per row. Both are estimated from
 // past batches: a line fitted to seconds / rows over 1 / rows, weighted towards recent batches. A
 // work pays for its rows and an equal part of the fixed cost. Shares by rows alone would overcharge
@@ -15,9 +23,9 @@ class BatchCost {
 
   void observe(int rows, double seconds);
 
-  // The share, in [0, 1], of a work with `rows` rows in a batch's time. The shares of a batch add
-  // up to 1. By rows only while all batches have had similar sizes.
-  double share(int rows, int batch_rows, int works) const;
+  // Of a batch with `rows` rows and `works` works. By rows only while all batches have had similar
+  // sizes.
+  BatchShares shares(int rows, int works) const;
 
  private:
   double per_batch() const;  // seconds, as is per_row()

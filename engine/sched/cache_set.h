@@ -74,7 +74,7 @@ class CacheSet {
   // See SequenceRun::adopt.
   void adopt(const CacheSet& leader);
   // True, once, if the cache has adopted a leader's rows.
-  bool take_adopted(CacheId id) { return std::erase(adopted_, id) > 0; }
+  bool take_adopted(CacheId id) { return !adopted_.empty() && std::erase(adopted_, id) > 0; }
 
   // Empties all caches.
   void clear();

@@ -19,6 +19,14 @@ int requests_of(const DeviceScheduler::LaunchedBatch& batch) {
   return static_cast<int>(std::ranges::unique(ids).begin() - ids.begin());
 }
 
+DeviceScheduler::End end_of(const WorkResult& w) {
+  using End = DeviceScheduler::End;
+  if (w.late != nullptr) return End::kLate;
+  return !w.status.ok() && absl::IsAborted(w.status) ? End::kPutOff : End::kDone;
+}
+
+bool is_done(const WorkResult& w) { return end_of(w) == DeviceScheduler::End::kDone; }
+
 absl::Status lost_device_error() {
   return with_reason(absl::UnavailableError("the model's device is lost; try another server"),
                      "DEVICE_LOST");
@@ -60,7 +68,7 @@ void Dispatcher::remove_models(std::vector<ModelId> models, std::function<void()
   removals_.push_back({std::move(models), std::move(done)});
 }
 
-bool Dispatcher::advance_removals() {
+bool Dispatcher::remove_unused() {
   return std::erase_if(removals_, [this](PendingRemoval& removal) {
            if (!advance(removal)) return false;
            for (const ModelId m : removal.models) models_[m.index()] = {};
@@ -280,7 +288,7 @@ void Dispatcher::launch(DeviceScheduler& scheduler, const DeviceScheduler::Launc
       batch, [this, device](BatchResult result) { done_(device, std::move(result)); });
 }
 
-void Dispatcher::answered(PassFlight& flight, const Work& work, Readout readout,
+void Dispatcher::answered(PassFlight& flight, const Work& work, Readout&& readout,
                           Finished* finished) {
   absorb(flight, work, std::move(readout));
   if (!work.last) return;
@@ -290,106 +298,96 @@ void Dispatcher::answered(PassFlight& flight, const Work& work, Readout readout,
   finished->done.push_back(&flight);
 }
 
-Dispatcher::Finished Dispatcher::finish_late(PassFlight* flight, WorkResult result) {
-  Finished finished;
+void Dispatcher::finish_late(PassFlight* flight, WorkResult&& result, Finished* finished) {
+  finished->clear();
   --late_;
   const std::unique_ptr<LateAnswers> answers = std::move(flight->answers);
   const Work& work = answers->work();
   schedulers_[flight->device.index()].end_late(flight, !work.last);
   SequenceRun* const run = flight->sequence;
-  if (run->state() == SequenceRun::kEnding) return finished;
+  if (run->state() == SequenceRun::kEnding) return;
   if (result.status.ok()) {
-    answered(*flight, work, std::move(result.readout), &finished);
+    answered(*flight, work, std::move(result.readout), finished);
   } else {
-    finished.failed.emplace_back(run, std::move(result.status));
+    finished->failed.emplace_back(run, std::move(result.status));
   }
-  return finished;
 }
 
-Dispatcher::Finished Dispatcher::finish(DeviceId device, BatchResult result, TimePoint now) {
-  Finished finished;
+void Dispatcher::finish(DeviceId device, BatchResult&& result, TimePoint now, Finished* finished) {
+  using End = DeviceScheduler::End;
+  finished->clear();
   DeviceScheduler& scheduler = schedulers_[device.index()];
-  if (absl::IsResourceExhausted(result.status) && scheduler.retry_smaller(now)) {
+  const bool ok = result.status.ok();
+  if (!ok && absl::IsResourceExhausted(result.status) && scheduler.retry_smaller(now)) {
     advance_transfers();  // its moves are made
     end_reads(scheduler, result.status);
-    return finished;
+    return;
   }
-  TANDEM_CHECK(!scheduler.oldest_doomed() || !result.status.ok());
-  finished.lost = absl::IsUnavailable(result.status);
-  if (finished.lost) scheduler.lose();
-  std::vector<DeviceScheduler::End> ends;
-  for (const WorkResult& w : result.works) {
-    using End = DeviceScheduler::End;
-    ends.push_back(w.late != nullptr           ? End::kLate
-                   : absl::IsAborted(w.status) ? End::kPutOff
-                                               : End::kDone);
+  TANDEM_CHECK(!scheduler.oldest_doomed() || !ok);
+  finished->lost = !ok && absl::IsUnavailable(result.status);
+  if (finished->lost) scheduler.lose();
+  std::vector<End> ends;  // by work; empty: all are done
+  if (ok && !std::ranges::all_of(result.works, is_done)) {
+    for (const WorkResult& w : result.works) ends.push_back(end_of(w));
   }
-  if (!result.status.ok()) ends.clear();
   std::unique_ptr<DeviceScheduler::LaunchedBatch> batch = scheduler.finish(now, ends);
   const int rows = batch->rows;
-  TANDEM_CHECK(!result.status.ok() || result.works.size() == batch->flights.size());
-  finished.done.reserve(batch->flights.size());
   const int works = static_cast<int>(batch->flights.size());
-  BatchCost* cost = nullptr;  // none for a batch of moves alone
-  if (works > 0) {
+  TANDEM_CHECK(!ok || result.works.size() == batch->flights.size());
+  BatchShares shares;
+  if (works > 0) {  // none for a batch of moves alone
     Model& model = models_[batch->batch.works.front().model.index()];
-    cost = &model.cost;
-    if (result.status.ok() && rows > 0) {
-      cost->observe(rows, seconds(result.busy));
+    if (ok && rows > 0) {
+      model.cost.observe(rows, seconds(result.busy));
       model.time.observe(rows, seconds(result.busy));
     }
+    shares = model.cost.shares(rows, works);
   }
   int requests = 0;  // in the batch, once counted
-  for (size_t i = 0; i < batch->flights.size(); ++i) {
-    PassFlight& flight = *batch->flights[i];
-    const Work& work = batch->batch.works[i];
+  const auto ran = [&](PassFlight& flight, const Work& work) {
     SequenceRun* const run = flight.sequence;
-    const auto end = ends.empty() ? DeviceScheduler::End::kDone : ends[i];
-    if (end == DeviceScheduler::End::kPutOff) continue;
-    if (end == DeviceScheduler::End::kLate) {
-      ++late_;
-      flight.answers = std::move(result.works[i].late);
-      if (run->state() != SequenceRun::kEnding) {
-        flight.seconds += seconds(result.busy);
-        run->accounts().ran(flight.role, rows, result.busy,
-                            cost->share(work.run_rows(), rows, works),
-                            work.last && !flight.recompute);
-        if (PassRecorder* const recorder = run->recorder()) {
-          if (requests == 0) requests = requests_of(*batch);
-          recorder->ran(&flight, work, {rows, requests, result.busy, now});
-        }
-      }
-      flight.answers->start(
-          [this, f = &flight](WorkResult answers) { late_done_(f, std::move(answers)); });
-      continue;
-    }
-    if (run->state() == SequenceRun::kEnding) continue;
-    absl::Status status = result.status.ok() ? result.works[i].status : result.status;
-    if (mutated(Mutation::kFaultSpreads) && result.status.ok()) {
-      for (const WorkResult& w : result.works) status.Update(w.status);
-    }
-    if (mutated(Mutation::kNanAccepted) && result.status.ok() && !status.ok()) {
-      status = absl::OkStatus();
-      result.works[i].readout.row.resize(work.outputs.size());
-      for (Out& out : result.works[i].readout.row) out.token = out.argmax = 0;
-    }
-    if (!status.ok()) {
-      finished.failed.emplace_back(run, status);
-      continue;
-    }
     flight.seconds += seconds(result.busy);
-    run->accounts().ran(flight.role, rows, result.busy, cost->share(work.run_rows(), rows, works),
+    run->accounts().ran(flight.role, rows, result.busy, shares.of(work.run_rows()),
                         work.last && !flight.recompute);
     if (PassRecorder* const recorder = run->recorder()) {
       if (requests == 0) requests = requests_of(*batch);
       recorder->ran(&flight, work, {rows, requests, result.busy, now});
     }
-    answered(flight, work, std::move(result.works[i].readout), &finished);
+  };
+  for (size_t i = 0; i < batch->flights.size(); ++i) {
+    PassFlight& flight = *batch->flights[i];
+    const Work& work = batch->batch.works[i];
+    SequenceRun* const run = flight.sequence;
+    const End end = ends.empty() ? End::kDone : ends[i];
+    if (end == End::kPutOff) continue;
+    if (end == End::kLate) {
+      ++late_;
+      flight.answers = std::move(result.works[i].late);
+      if (run->state() != SequenceRun::kEnding) ran(flight, work);
+      flight.answers->start(
+          [this, f = &flight](WorkResult answers) { late_done_(f, std::move(answers)); });
+      continue;
+    }
+    if (run->state() == SequenceRun::kEnding) continue;
+    absl::Status status = ok ? result.works[i].status : result.status;
+    if (mutated(Mutation::kFaultSpreads) && ok) {
+      for (const WorkResult& w : result.works) status.Update(w.status);
+    }
+    if (mutated(Mutation::kNanAccepted) && ok && !status.ok()) {
+      status = absl::OkStatus();
+      result.works[i].readout.row.resize(work.outputs.size());
+      for (Out& out : result.works[i].readout.row) out.token = out.argmax = 0;
+    }
+    if (!status.ok()) {
+      finished->failed.emplace_back(run, status);
+      continue;
+    }
+    ran(flight, work);
+    answered(flight, work, std::move(result.works[i].readout), finished);
   }
   scheduler.recycle(std::move(batch));
-  advance_transfers();
-  end_reads(scheduler, result.status);
-  return finished;
+  if (!transfers_.empty()) advance_transfers();
+  if (!reads_.empty()) end_reads(scheduler, result.status);
 }
 
 void Dispatcher::update_gauges() {

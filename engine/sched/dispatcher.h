@@ -41,7 +41,7 @@ class Dispatcher {
   // moves with their pages, so that the devices may forget them.
   void remove_models(std::vector<ModelId> models, std::function<void()> done);
   // Carries out what remove_models() asked for, where possible. True: models were removed.
-  bool advance_removals();
+  bool advance_removals() { return !removals_.empty() && remove_unused(); }
 
   bool has_model(ModelId model) const {
     return model.index() < models_.size() && models_[model.index()].pools != nullptr;
@@ -90,12 +90,13 @@ class Dispatcher {
     std::vector<PassFlight*> done;  // with their readouts
     std::vector<std::pair<SequenceRun*, absl::Status>> failed;
     bool lost = false;  // the device, with this batch
+    void clear() { done.clear(), failed.clear(), lost = false; }
   };
   // Processes what `done` received. Passes with rows left are pending again; so are all passes of a
-  // batch that was too large for the device's memory.
-  Finished finish(DeviceId device, BatchResult result, TimePoint now);
-  // Processes what `late_done` received.
-  Finished finish_late(PassFlight* flight, WorkResult result);
+  // batch that was too large for the device's memory. Overwrites `finished`, and reuses its memory.
+  void finish(DeviceId device, BatchResult&& result, TimePoint now, Finished* finished);
+  // Processes what `late_done` received, likewise.
+  void finish_late(PassFlight* flight, WorkResult&& result, Finished* finished);
 
   void update_gauges();
   // Recounts every page. Returns the first error; empty: none. `runs`: all that hold pages.
@@ -104,7 +105,7 @@ class Dispatcher {
  private:
   void launch(DeviceScheduler& scheduler, const DeviceScheduler::LaunchedBatch& next);
   // The answers of a chunk are there.
-  void answered(PassFlight& flight, const Work& work, Readout readout, Finished* finished);
+  void answered(PassFlight& flight, const Work& work, Readout&& readout, Finished* finished);
   int64_t bytes_from_elsewhere(std::span<const Move> moves) const;
   int64_t bytes_from_elsewhere(const Batch& batch) const;
   struct PendingTransfer {
@@ -122,6 +123,7 @@ class Dispatcher {
     std::vector<std::pair<const DeviceScheduler*, uint64_t>> ends = {};
   };
   bool advance(PendingRemoval& removal);
+  bool remove_unused();
   void advance_transfers();
   void end_reads(const DeviceScheduler& scheduler, const absl::Status& status);
   DeviceScheduler& scheduler_of(const ModelPools& pools) {

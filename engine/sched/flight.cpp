@@ -136,7 +136,9 @@ void lower(const PassFlight& flight, int count, Work* to) {
   work.late = flight.late;
   work.past = first_chunk ? flight.past : flight.base + flight.started;
   work.frontier.clear();
-  if (first_chunk) work.frontier.assign(flight.frontier.begin(), flight.frontier.end());
+  if (first_chunk && !flight.frontier.empty()) {
+    work.frontier.assign(flight.frontier.begin(), flight.frontier.end());
+  }
   if (mutated(Mutation::kStaleFrontier)) {
     for (int& done : work.frontier) --done;
   }
@@ -182,7 +184,7 @@ void lower(const PassFlight& flight, int count, Work* to) {
   lower_history(flight, &work);
 }
 
-void absorb(PassFlight& flight, const Work& work, Readout chunk) {
+void absorb(PassFlight& flight, const Work& work, Readout&& chunk) {
   TANDEM_CHECK(chunk.row.size() == work.outputs.size());
   if (work.last && !work.outputs.empty() &&
       static_cast<int>(work.outputs.size()) == flight.outputs) {

@@ -89,6 +89,6 @@ inline Work lower(const PassFlight& flight, int count) {
 }
 
 // Adds the answers of a chunk to flight.readout; the last chunk completes it.
-void absorb(PassFlight& flight, const Work& work, Readout chunk);
+void absorb(PassFlight& flight, const Work& work, Readout&& chunk);
 
 }  // namespace tandem

@@ -76,10 +76,10 @@ class Inbox {
     filled_.notify_one();
   }
 
-  // All messages, in order.
-  std::vector<Message> take() {
+  // All messages, in order. `spare`, which is empty, gives its memory to the next ones.
+  std::vector<Message> take(std::vector<Message> spare = {}) {
     const MutexLock lock(&mutex_);
-    return std::exchange(messages_, {});
+    return std::exchange(messages_, std::move(spare));
   }
   // Sleeps until a message arrives or `clock` reaches `until`. False: quit() was called.
   bool wait(TimePoint until, const Clock& clock) {

@@ -126,9 +126,9 @@ bool Loop::step() {
 }
 
 bool Loop::take_inbox() {
-  std::vector<Inbox::Message> messages = inbox_.take();
+  messages_ = inbox_.take(std::move(messages_));
   now_ = clock_->now();  // not before any of the messages
-  for (Inbox::Message& m : messages) {
+  for (Inbox::Message& m : messages_) {
     if (auto* choices = std::get_if<Inbox::Submit>(&m)) {
       on_submit(std::move(*choices));
     } else if (auto* stop = std::get_if<Inbox::Stop>(&m)) {
@@ -155,7 +155,9 @@ bool Loop::take_inbox() {
       on_batch_done(std::move(std::get<Inbox::BatchDone>(m)));
     }
   }
-  return !messages.empty();
+  const bool any = !messages_.empty();
+  messages_.clear();
+  return any;
 }
 
 void Loop::on_submit(std::vector<SequenceSpec> choices) {
@@ -296,6 +298,7 @@ bool Loop::request_pages(SequenceRun* run) {
 }
 
 bool Loop::grant_pages() {
+  if (page_queue_.idle()) return false;
   const PageQueue::Served served =
       page_queue_.serve([this](const SequenceRun& run, const std::vector<const PagePool*>& pools) {
         const auto moving = [](const PagePool* p) { return p->pinned() > 0; };
@@ -334,21 +337,21 @@ void Loop::after_resume(SequenceRun* run) {
   if (run->method_done()) end(run, absl::OkStatus());
 }
 
-void Loop::on_batch_done(Inbox::BatchDone batch) {
+void Loop::on_batch_done(Inbox::BatchDone&& batch) {
   const absl::Status status = batch.result.status;
-  const Dispatcher::Finished finished =
-      dispatcher_.finish(batch.device, std::move(batch.result), now());
-  take(finished);
-  if (finished.lost) end_all_on(batch.device, status);
+  dispatcher_.finish(batch.device, std::move(batch.result), now(), &finished_);
+  take_finished();
+  if (finished_.lost) end_all_on(batch.device, status);
 }
 
-void Loop::on_late_done(Inbox::LateDone late) {
-  take(dispatcher_.finish_late(late.flight, std::move(late.result)));
+void Loop::on_late_done(Inbox::LateDone&& late) {
+  dispatcher_.finish_late(late.flight, std::move(late.result), &finished_);
+  take_finished();
 }
 
-void Loop::take(const Dispatcher::Finished& finished) {
-  for (PassFlight* flight : finished.done) finish_flight(*flight);
-  for (const auto& [run, failure] : finished.failed) end(run, failure);
+void Loop::take_finished() {
+  for (PassFlight* flight : finished_.done) finish_flight(*flight);
+  for (const auto& [run, failure] : finished_.failed) end(run, failure);
 }
 
 void Loop::finish_flight(PassFlight& flight) {
@@ -425,6 +428,7 @@ void Loop::end(SequenceRun* run, absl::Status status) {
 }
 
 bool Loop::release_ended() {
+  if (ending_.empty()) return false;
   bool any = false;
   std::erase_if(ending_, [&](SequenceRun* run) {
     if (!run->gate().empty() && !mutated(Mutation::kFreeUnderPass)) return false;
@@ -443,6 +447,7 @@ bool Loop::release_ended() {
 
 // True: models were removed.
 bool Loop::remove_unused_models() {
+  if (removals_.empty()) return dispatcher_.advance_removals();
   std::erase_if(removals_, [this](Inbox::RemoveModels& removal) {
     const auto removed = [&](ModelId m) {
       return std::ranges::find(removal.models, m) != removal.models.end();

@@ -132,10 +132,10 @@ class Loop final : private LoopServices {
   void on_submit(std::vector<SequenceSpec> choices);
   void on_stop(const Inbox::Stop& stop);
   void on_pause(const Inbox::Pause& pause);
-  void on_batch_done(Inbox::BatchDone batch);
-  void on_late_done(Inbox::LateDone late);
+  void on_batch_done(Inbox::BatchDone&& batch);
+  void on_late_done(Inbox::LateDone&& late);
   bool remove_unused_models();
-  void take(const Dispatcher::Finished& finished);
+  void take_finished();
   bool fire_timers();
   bool admit();
   void admit(const Admission::Next& next);
@@ -157,7 +157,9 @@ class Loop final : private LoopServices {
   TimePoint now_ = clock_->now();  // the start of the current step
   Metrics* const metrics_;
   Inbox inbox_;
+  std::vector<Inbox::Message> messages_;  // of the current step
   Dispatcher dispatcher_;
+  Dispatcher::Finished finished_;  // by the last batch; reused
   Timers timers_;
   RequestBook requests_;
   PageQueue page_queue_;

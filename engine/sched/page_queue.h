@@ -44,6 +44,7 @@ class PageQueue {
   void hold(SequenceRun* run);
   // Preempts the last held sequence with pages of `pools`. False: none.
   bool preempt_held(const std::vector<const PagePool*>& pools);
+  bool idle() const { return waiting_.empty(); }  // no sequence waits for pages
   // True: a sequence that uses this model waits for pages.
   bool blocks(ModelId model) const;
 

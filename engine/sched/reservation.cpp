@@ -106,7 +106,7 @@ void Reservation::grant(LoopServices* loop) {
       r.cache->reserve(r.frontier_end, r.frontier_to, r.frontier_begin);
       frontier_begin_.emplace_back(r.cache->id(), r.frontier_begin);
     }
-    r.cache->reserve_values(r.values);
+    if (r.values > 0) r.cache->reserve_values(r.values);
   }
   required_.clear();
 }

@@ -159,9 +159,15 @@ void SequencePasses::done(PassFlight& flight) {
 
 void SequencePasses::reuse(PassFlight* flight) {
   if (!flight->done || flight->held || flight->shared) return;
-  if (flight->pass.add.size() > kReusedRows) flight->pass = Pass();
+  if (flight->pass.add.size() > kReusedRows) {
+    flight->pass = Pass();
+    flight->readout = Readout();
+  }
   flight->pass.clear();
-  flight->readout = Readout();
+  flight->readout.row.clear();
+  flight->readout.accepted = 0;
+  flight->readout.ranked.clear();
+  flight->readout.pooled.clear();
   spare_.push_back(flight);
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -188,6 +189,39 @@ TEST(Warp, TiesAndExtremes) {
   EXPECT_EQ(probs_of(warp_of(1e-44f), {1, 3, 3, 2}), (std::vector<float>{0, .5, .5, 0}));
   EXPECT_EQ(probs_of(warp_of(1), {3e38f, -3e38f, -kInf}), (std::vector<float>{1, 0, 0}));
   EXPECT_EQ(probs_of(warp_of(1, 1000), {0, 0}), (std::vector<float>{.5, .5}));
+}
+
+// The last token is that of sorting, to the bit: sums of nucleus_weight() are exact in any order.
+TEST(Warp, TopPEqualsSorting) {
+  std::mt19937 rng(6);
+  const std::vector<float> few = {-3.5f, 0, 2, 2.25f}, edges = {3e38f, -3e38f, -kInf, 0};
+  for (int i = 0; i < 300; ++i) {
+    const size_t vocab = 1 + rng() % (i % 10 == 0 ? 60'000 : 2'000);
+    const double scale = std::vector<double>{0.001, 0.5, 4, 30}[rng() % 4];
+    std::vector<float> logits = normal_row(vocab, scale, rng);
+    for (float& x : logits) {
+      if (i % 4 == 1) x = few[rng() % 4];
+      if (i % 4 == 2) x = std::round(x) + 1e6f;
+      if (i % 4 == 3) x = rng() % 8 == 0 ? edges[rng() % 4] : x;
+    }
+    const Scan s = scan(logits);
+    if (!s.valid) continue;
+    const float temperature = std::vector<float>{1e-30f, 0.05f, 0.8f, 2, 1e30f}[rng() % 5];
+    Scratch scratch;
+    warp(warp_of(temperature), logits, s, scratch);
+    std::vector<float> weights(vocab);
+    std::ranges::transform(scratch.weight, weights.begin(), nucleus_weight);
+    const std::vector<Token> order = best_tokens(logits, static_cast<int>(vocab));
+    for (const float p : {1e-6f, 0.1f, 0.5f, 0.9f, 0.999999f}) {
+      const double target = p * sum(weights);
+      size_t last = 0;
+      double up_to = weights[static_cast<size_t>(order[0])];
+      while (up_to < target) up_to += weights[static_cast<size_t>(order[++last])];
+      const Warped warped = warp(warp_of(temperature, 0, p), logits, s, scratch);
+      ASSERT_EQ(warped.cut_id, order[last]) << i << " " << vocab << " " << temperature << " " << p;
+      ASSERT_EQ(warped.cut, logits[static_cast<size_t>(order[last])]);
+    }
+  }
 }
 
 TEST(Scan, FindsTheFirstMaximum) {
