@@ -18,7 +18,8 @@ size_t blocks_of(int64_t tokens) {
 
 TextHistory::TextHistory(int64_t tokens)
     : tokens_(blocks_of(tokens) * kBlock, kEnd),
-      chain_(tokens_.size()),
+      before_(tokens_.size()),
+      after_(tokens_.size(), kUnlinked),
       heads_(std::bit_ceil(tokens_.size())),
       blocks_(blocks_of(tokens)) {
   for (size_t b = blocks_.size(); b > 0; --b) free_.push_back(b - 1);
@@ -27,7 +28,7 @@ TextHistory::TextHistory(int64_t tokens)
 int64_t TextHistory::bytes_of(int64_t tokens) {
   const size_t blocks = blocks_of(tokens), all = blocks * kBlock;
   const size_t queue = all / 4 * sizeof(Token);
-  return static_cast<int64_t>(all * (sizeof(Token) + sizeof(uint32_t)) + queue +
+  return static_cast<int64_t>(all * (sizeof(Token) + 2 * sizeof(uint32_t)) + queue +
                               std::bit_ceil(all) * sizeof(uint32_t) +
                               blocks * (sizeof(Block) + sizeof(size_t)));
 }
@@ -158,9 +159,7 @@ void TextHistory::write(Tenant& tenant, std::span<const Token> tokens) {
       if (i > 1) place = place_before(place);
     }
     if (place == kNone) continue;
-    uint32_t& last = heads_[bucket(tenant.id, gram)];
-    chain_[end] = last;
-    last = static_cast<uint32_t>(end + 1);
+    link(end, bucket(tenant.id, gram));
   }
 }
 
@@ -168,7 +167,6 @@ void TextHistory::push(Tenant& tenant, Token token) {
   if (tenant.last == kNone || blocks_[tenant.last].used == kBlock) add_block(tenant);
   const size_t place = tenant.last * kBlock + blocks_[tenant.last].used++;
   tokens_[place] = token;
-  chain_[place] = 0;
 }
 
 // --- Blocks
@@ -201,6 +199,7 @@ void TextHistory::evict_from(Tenant& tenant) {
     blocks_[tenant.first].before = kNone;
   }
   --tenant.blocks;
+  for (size_t i = 0; i < blocks_[b].used; ++i) unlink(b * kBlock + i);
   blocks_[b] = {};
   free_.push_back(b);
 }
@@ -229,6 +228,20 @@ size_t TextHistory::bucket(uint64_t tenant, const std::array<Token, kGram>& gram
   return hash & (heads_.size() - 1);
 }
 
+void TextHistory::link(size_t place, size_t bucket) {
+  const auto number = static_cast<uint32_t>(place + 1);
+  before_[place] = std::exchange(heads_[bucket], number);
+  after_[place] = kLast | static_cast<uint32_t>(bucket);
+  if (before_[place] > 0) after_[before_[place] - 1] = number;
+}
+
+void TextHistory::unlink(size_t place) {
+  const uint32_t after = std::exchange(after_[place], kUnlinked), before = before_[place];
+  if (after == kUnlinked) return;
+  ((after & kLast) != 0 ? heads_[after & ~kLast] : before_[after - 1]) = before;
+  if (before > 0) after_[before - 1] = after;
+}
+
 TextHistory::Match TextHistory::at(size_t place, int matched) const {
   const size_t next = place_after(place);
   if (next == kNone || tokens_[next] == kEnd) return {};
@@ -249,17 +262,19 @@ TextHistory::Match TextHistory::find(const Tenant& tenant, size_t size, const At
   for (size_t i = 0; i < kGram; ++i) gram[i] = token(size - kGram + i);
   Match best;
   size_t next = heads_[bucket(tenant.id, gram)];
-  for (int i = 0; i < kCandidates && next > 0; ++i) {
+  int compared = 0;
+  for (int i = 0; i < kLinks && compared < kCandidates && next > 0; ++i) {
     const size_t end = next - 1;
-    next = chain_[end];
-    const Block& block = blocks_[end / kBlock];
-    if (block.tenant != tenant.id || end % kBlock >= block.used) continue;
+    next = before_[end];
+    if (blocks_[end / kBlock].tenant != tenant.id) continue;
     size_t matched = 0;
     for (size_t place = end; matched < most && place != kNone; place = place_before(place)) {
       if (tokens_[place] != token(size - 1 - matched)) break;
       ++matched;
     }
-    if (matched < kGram || static_cast<int>(matched) <= best.matched) continue;
+    if (matched < kGram) continue;
+    ++compared;
+    if (static_cast<int>(matched) <= best.matched) continue;
     if (const Match m = at(end, static_cast<int>(matched)); m.matched > 0) best = m;
     if (best.matched == static_cast<int>(most)) break;
   }
@@ -296,6 +311,13 @@ std::string TextHistory::check() const {
   }
   for (const size_t b : free_) {
     if (blocks_[b].number != 0) return "a free block with a number";
+  }
+  for (size_t place = 0; place < capacity(); ++place) {
+    const uint32_t after = after_[place];
+    if (after == kUnlinked) continue;
+    if (place % kBlock >= blocks_[place / kBlock].used) return "a linked place without a token";
+    const uint32_t same = (after & kLast) != 0 ? heads_[after & ~kLast] : before_[after - 1];
+    if (same != place + 1) return "two places do not agree about their order";
   }
   if (seen + free_.size() != blocks_.size()) return "a block without an owner";
   if (waiting != queued_ || queued_ > capacity() / 4) return "the queued tokens";

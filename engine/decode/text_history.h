@@ -3,9 +3,9 @@
 // Tokens lie in blocks. A tenant has a list of blocks, and its oldest block goes first. If no block
 // is free, the tenant with the most blocks loses one, so no tenant takes the share of another.
 //
-// Chains link the places that end the same gram of kGram tokens, the last one first. Eviction
-// leaves them as they are. So every place is compared with the text, and belongs to the tenant that
-// asks, before it counts.
+// Chains link the places that end the same gram of kGram tokens, the last one first. A chain may
+// have other grams and tenants, whose hash is the same. So every place is compared with the text,
+// and belongs to the tenant that asks, before it counts.
 //
 // The memory is constant: bytes_of(). Each call has bounded work. Loop thread only.
 #pragma once
@@ -29,7 +29,8 @@ class TextHistory {
   static constexpr size_t kBlock = 256;    // tokens
   static constexpr size_t kSlice = 512;    // tokens that advance() enters, about
   static constexpr size_t kGram = 4;       // the shortest match
-  static constexpr int kCandidates = 16;   // places that are compared
+  static constexpr int kCandidates = 16;   // places of the same gram that are compared
+  static constexpr int kLinks = 64;        // of a chain that a look-up follows
   static constexpr size_t kCompared = 64;  // tokens; the longest match
   static constexpr size_t kTenants = 256;  // of more, the least recently used one is forgotten
 
@@ -106,10 +107,16 @@ class TextHistory {
   template <class At>
   Match find(const Tenant& tenant, size_t size, const At& token, size_t most) const;
   size_t bucket(uint64_t tenant, const std::array<Token, kGram>& gram) const;
+  void link(size_t place, size_t bucket);
+  void unlink(size_t place);
+
+  static constexpr uint32_t kLast = uint32_t{1} << 31;  // and a bucket
+  static constexpr uint32_t kUnlinked = ~uint32_t{0};
 
   std::vector<Token> tokens_;    // by place
-  std::vector<uint32_t> chain_;  // by place: the one before in its chain, plus 1; 0: none
-  std::vector<uint32_t> heads_;  // by bucket: the last place, plus 1; 0: none
+  std::vector<uint32_t> before_;  // by place: the one before in its chain, plus 1; 0: none
+  std::vector<uint32_t> after_;   // by place: the one after, plus 1; the last one: kLast
+  std::vector<uint32_t> heads_;   // by bucket: the last place, plus 1; 0: none
   std::vector<Block> blocks_;
   std::vector<size_t> free_;
   std::map<std::string, Tenant> tenants_;
