@@ -136,6 +136,8 @@ struct DeploymentConfig {
   std::string large;                     // model names; `large` is required
   std::string small;                     // empty: none
   bool prefix_cache_per_client = false;  // clients do not share prefixes with each other
+  // Of earlier requests, for drafts (engine/decode/text_history.h). 0: none.
+  int64_t history_tokens = 1 << 18;
   // The method of `auto`. Empty: the fastest exact one (engine/host/methods/plan.h).
   std::string default_method;
   // Syntax of answers to chats (engine/text/tool_format.h). Empty: by the chat template.

@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <limits>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -114,6 +115,14 @@ class Ticket {
   Flight* flight_;
 };
 
+class TextHistory;  // engine/decode/text_history.h
+
+// The texts of earlier requests of a tenant.
+struct TenantTexts {
+  TextHistory* history = nullptr;  // null: there are none
+  const std::string* tenant = nullptr;
+};
+
 // The scheduler's implementation of Gen. One per sequence.
 class Sequence {
  public:
@@ -128,6 +137,7 @@ class Sequence {
   virtual MethodStats& stats() = 0;
   virtual TimePoint now() const = 0;
   virtual ModelLoad load(Stage stage) const = 0;
+  virtual TenantTexts earlier_texts() const { return {}; }
   // True: granted at once. False: `waiter` is resumed when it is granted.
   virtual bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) = 0;
   // A pass to `stage` that begins with the next rows of the prompt, up to row `end`, that are
@@ -162,7 +172,9 @@ class Gen {
   MethodStats& stats() { return s_->stats(); }                   // for the method's own figures
   TimePoint now() const { return s_->now(); }                    // never to choose a token by
   ModelLoad load(Stage stage) const { return s_->load(stage); }  // of its model; likewise
-  int rows(Stage stage) const { return s_->rows(stage); }        // that have done stage.to layers
+  // Of the request's deployment and tenant; likewise.
+  TenantTexts earlier_texts() const { return s_->earlier_texts(); }
+  int rows(Stage stage) const { return s_->rows(stage); }  // that have done stage.to layers
   // Rows of seq() that have not done stage.to layers.
   int missing(Stage stage) const { return static_cast<int>(s_->tokens().size()) - s_->rows(stage); }
 

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "engine/decode/draft_lookup.h"
 #include "engine/decode/first_token.h"
-#include "engine/decode/ngram_index.h"
 #include "engine/decode/pacing/draft_length.h"
 #include "engine/decode/pacing/draft_stopping.h"
 #include "engine/decode/verification.h"
@@ -20,37 +19,23 @@ namespace {
 class Lookups {
  public:
   Lookups(Gen g, const NgramParams& a)
-      : g_(g), index_(a.max_ngram), length_(a.pace, a.draft_tokens) {
+      : g_(g), most_(a.draft_tokens), lookup_(g, a.max_ngram), length_(a.pace, a.draft_tokens) {
     if (a.pace != Pace::kFastest) return;
-    stopping_.emplace(a.draft_tokens, a.stats, DraftStopping::By::kLookup);
+    stopping_.emplace(most_, a.stats, DraftStopping::By::kLookup);
   }
 
-  int most() const { return std::min(length_.gamma(), g_.remaining() - 1); }
-  Drafts drafts() {
+  // Returns the drafts of the round, at most.
+  int begin_round() {
+    lookup_.begin_round();
+    const int most = stopping_ ? std::min(most_, lookup_.most()) : length_.gamma();
+    return std::min(most, g_.remaining() - 1);
+  }
+  Drafts drafts(int most) {
+    std::vector<Token> x = stopping_ ? paying(most) : lookup_.copy(most);
+    x.resize(useful_drafts(g_, x));
+    if (stopping_) stopping_->drop_to(static_cast<int>(x.size()));
     Drafts drafts;
-    std::vector<Token> x;
-    const auto add = [&](Token t) {
-      x.push_back(t);
-      drafts.x.push_back(token_in(t));
-      return !g_.ends(x);
-    };
-    if (!stopping_) {
-      const std::vector<Token> found = index_.propose(g_.seq(), most());
-      for (const Token t : std::span(found).first(g_.legal_drafts(found))) {
-        if (!add(t)) break;
-      }
-      return drafts;
-    }
-    stopping_->begin_round({g_.load(g_.stage(Role::kLarge)), {}, 0, g_.remaining()});
-    while (drafts.size() < most()) {
-      const NgramIndex::Found found = index_.look_up(g_.seq(), x, 1);
-      if (stopping_->next(found.matched) == DraftStopping::Next::kStop) break;
-      std::vector<Token> longer = x;
-      longer.push_back(found.tokens.front());
-      if (g_.legal_drafts(longer) < longer.size()) break;
-      stopping_->add_lookup(found.matched);
-      if (!add(found.tokens.front())) break;
-    }
+    for (const Token t : x) drafts.x.push_back(token_in(t));
     return drafts;
   }
   void end_round(int drafted, int accepted) {
@@ -62,8 +47,21 @@ class Lookups {
   }
 
  private:
+  std::vector<Token> paying(int most) {
+    stopping_->begin_round({g_.load(g_.stage(Role::kLarge)), {}, 0, g_.remaining()});
+    std::vector<Token> x;
+    while (static_cast<int>(x.size()) < most) {
+      const DraftLookup::Draft draft = lookup_.next(x);
+      if (stopping_->next(draft.by) == DraftStopping::Next::kStop) break;
+      stopping_->add_lookup(draft.by);
+      x.push_back(draft.token);
+    }
+    return x;
+  }
+
   Gen g_;
-  NgramIndex index_;
+  const int most_;
+  DraftLookup lookup_;
   DraftLength length_;
   std::optional<DraftStopping> stopping_;  // with Pace::kFastest
 };
@@ -76,9 +74,9 @@ Task<void> ngram(Gen g, NgramParams a) {
   bool ended = co_await first_token(g, {});
   while (!ended) {
     const std::vector<Token> forced = g.forced(std::min(kMostForced, g.remaining() - 1));
-    const int most = forced.empty() ? lookups.most() : static_cast<int>(forced.size());
+    const int most = forced.empty() ? lookups.begin_round() : static_cast<int>(forced.size());
     co_await g.round({{T, g.missing(T) + most}});
-    Drafts drafts = forced.empty() ? lookups.drafts() : forced_drafts(forced);
+    Drafts drafts = forced.empty() ? lookups.drafts(most) : forced_drafts(forced);
     const int drafted = drafts.size();
     const Verified verified = co_await verify_drafts(g, std::move(drafts), Source::kNgram);
     if (forced.empty()) lookups.end_round(drafted, verified.accepted);

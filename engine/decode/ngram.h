@@ -1,5 +1,4 @@
-// Prompt lookup: n-grams of the text as the draft of speculative sampling,
-// without a second model.
+// Prompt lookup: earlier text as the draft of speculative sampling, without a second model.
 #pragma once
 
 #include <memory>
@@ -14,7 +13,7 @@ struct AcceptanceStats;
 
 struct NgramParams {
   int draft_tokens = 4;      // drafts of a round, at most. [1, ..)
-  int max_ngram = 3;         // the longest suffix of the text that is looked up. [1, kMaxNgram]
+  int max_ngram = 64;        // the longest suffix of the text that is looked up. [1, kMaxNgram]
   Pace pace = Pace::kFixed;  // how many drafts (engine/decode/pacing)
   std::shared_ptr<AcceptanceStats> stats = {};  // shared by the deployment's requests; may be null
 };

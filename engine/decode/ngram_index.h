@@ -1,8 +1,9 @@
 // Prompt lookup: finds the longest suffix of the text, of at most max_n tokens, that occurs earlier
-// in it, and proposes what followed its most recent occurrence.
+// in it.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -11,45 +12,58 @@
 
 namespace tandem {
 
-inline constexpr int kMaxNgram = 4;
+inline constexpr int kMaxNgram = 64;
 
 // An index over a growing text. Each token is entered once. The initial text is entered in slices,
-// its end first. So a call costs the tokens added since the last call and one slice, for any prompt
-// length; until all slices are entered, the oldest text is missing.
+// its end first. So advance() costs the tokens added since the last call and one slice, for any
+// prompt length; until all slices are entered, the oldest text is missing.
+//
+// Grams of up to kHashed tokens are hashed. Of longer suffixes, the last kCandidates places of
+// their last kHashed tokens are compared.
 class NgramIndex {
  public:
-  // max_n: in [1, kMaxNgram].
-  explicit NgramIndex(int max_n) : max_n_(max_n) {}
-
+  static constexpr int kHashed = 4;
+  static constexpr int kCandidates = 16;
   static constexpr size_t kSlice = 256;  // tokens of the initial text that a call enters
 
-  // `n` tokens, or none if no suffix of `text` occurs earlier in the entered text. A copy that
-  // reaches the end of the text continues with its own tokens, so loops repeat. REQUIRES: text
-  // begins with the text of the previous call.
-  std::vector<Token> propose(std::span<const Token> text, int n) {
-    return look_up(text, {}, n).tokens;
-  }
+  // max_n: in [1, kMaxNgram].
+  explicit NgramIndex(int max_n) : max_n_(max_n), hashed_(max_n < kHashed ? max_n : kHashed) {}
 
-  struct Found {
-    std::vector<Token> tokens;
-    int matched = 0;  // length of the suffix; 0: none
+  // REQUIRES: text begins with the text of the previous call.
+  void advance(std::span<const Token> text);
+
+  struct Match {
+    size_t next = 0;  // the index of the token behind it
+    int matched = 0;  // tokens; 0: none
   };
-  // The same for `text` followed by `tail`, which is tentative: it is looked up but not entered.
-  Found look_up(std::span<const Token> text, std::span<const Token> tail, int n);
+  // The longest suffix of `text` followed by `tail` in the entered text, the most recent one of
+  // equal ones. `tail` is tentative: it is looked up but not entered. REQUIRES: text is that of
+  // advance().
+  Match find(std::span<const Token> text, std::span<const Token> tail) const;
+
+  // advance(), and `n` tokens behind the match, or none. A copy that reaches the end of the text
+  // continues with its own tokens, so loops repeat.
+  std::vector<Token> propose(std::span<const Token> text, int n);
 
   size_t entered() const { return end_ - begin_; }  // tokens so far
 
  private:
-  using Gram = std::array<Token, kMaxNgram>;  // shorter ones begin with -1
+  using Gram = std::array<Token, kHashed>;  // shorter ones begin with -1
+  // Positions behind a gram.
+  struct Places {
+    uint32_t last = 0, first = 0;  // 0: none, as no gram precedes token 0
+  };
   static Gram last(std::span<const Token> text, int n);
   // Of `text` followed by `tail`.
   static Gram last(std::span<const Token> text, std::span<const Token> tail, int n);
   // Enters the grams that end before `at`. older: this text precedes the entered text.
   void enter(std::span<const Token> text, size_t at, bool older);
 
-  const int max_n_;
-  size_t begin_ = 0, end_ = 0;               // tokens [begin, end) have been entered
-  absl::flat_hash_map<Gram, size_t> after_;  // position behind the gram's last occurrence
+  const int max_n_, hashed_;
+  size_t begin_ = 0, end_ = 0;  // tokens [begin, end) have been entered
+  absl::flat_hash_map<Gram, Places> places_;
+  // By position behind a gram of hashed_ tokens: the same of its occurrence before; 0: none.
+  std::vector<uint32_t> before_;
 };
 
 }  // namespace tandem

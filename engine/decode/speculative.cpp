@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "engine/decode/draft_ids.h"
+#include "engine/decode/draft_lookup.h"
 #include "engine/decode/draft_pass.h"
 #include "engine/decode/first_token.h"
-#include "engine/decode/ngram_index.h"
 #include "engine/decode/pacing/draft_length.h"
 #include "engine/decode/pacing/draft_stopping.h"
 #include "engine/decode/verification.h"
@@ -70,10 +70,19 @@ struct DraftRun {
   }
   // False: the token would end the request.
   bool add(Gen g, Token token, Provenance by, TicketId dist = 0) {
+    push(token, by, dist);
+    return !g.ends(x);
+  }
+  void push(Token token, Provenance by, TicketId dist = 0) {
     x.push_back(token);
     drafts.add(token_in(token), dist);
     drafts.by.push_back(by);
-    return !g.ends(x);
+  }
+  // Keeps the first `n` drafts. REQUIRES: none has a distribution.
+  void drop_to(size_t n) {
+    x.resize(n);
+    drafts.x.resize(n);
+    drafts.by.resize(n);
   }
   bool add_parallel(Gen g, size_t i) {
     const Provenance by{Source::kMask, Source::kLarge, false, static_cast<int>(i)};
@@ -102,22 +111,39 @@ Task<Drafts> confident_drafts(Gen g, Drafter d, int gamma) {
   co_return std::move(run.drafts);
 }
 
+// Copies while that pays best. False: they end the request, or a constraint bans one.
+bool add_lookups(Gen g, DraftStopping* stopping, DraftLookup* lookup, int gamma, DraftRun* run,
+                 DraftStopping::Next* next) {
+  const size_t before = run->x.size();
+  for (;;) {
+    *next = DraftStopping::Next::kStop;
+    if (run->room(gamma) == 0) break;
+    const DraftLookup::Draft draft = lookup->next(run->x);
+    const float parallel = run->parallel.empty() ? 0 : run->parallel[0].probability;
+    *next = stopping->next(draft.by, parallel);
+    if (*next != DraftStopping::Next::kLookup) break;
+    run->parallel.clear();
+    stopping->add_lookup(draft.by);
+    run->push(draft.token, {Source::kNgram});
+  }
+  if (run->x.size() == before) return true;
+  const size_t useful = std::max(before, useful_drafts(g, run->x));
+  const bool more = useful == run->x.size() && !g.ends(run->x);
+  run->drop_to(useful);
+  stopping->drop_to(static_cast<int>(useful));
+  return more;
+}
+
 // Stops where one more draft does not pay. Each is looked up, the small model's, or at the end a
 // parallel token.
-Task<Drafts> paying_drafts(Gen g, Drafter d, DraftStopping* stopping, NgramIndex* ngrams,
+Task<Drafts> paying_drafts(Gen g, Drafter d, DraftStopping* stopping, DraftLookup* lookup,
                            int gamma) {
   DraftRun run;
-  while (run.room(gamma) > 0) {
-    const NgramIndex::Found found = ngrams->look_up(g.seq(), run.x, 1);
-    const float parallel = run.parallel.empty() ? 0 : run.parallel[0].probability;
-    const DraftStopping::Next next = stopping->next(found.matched, parallel);
+  for (;;) {
+    DraftStopping::Next next = DraftStopping::Next::kStop;
+    const bool more = add_lookups(g, stopping, lookup, gamma, &run, &next);
+    if (!more) co_return std::move(run.drafts);
     if (next == DraftStopping::Next::kStop) break;
-    if (next == DraftStopping::Next::kLookup) {
-      run.parallel.clear();
-      stopping->add_lookup(found.matched);
-      if (!run.add(g, found.tokens.front(), {Source::kNgram})) co_return std::move(run.drafts);
-      continue;
-    }
     const DraftPass pass = co_await run.pass(g, d, gamma);
     stopping->observe_pass(pass.rows);
     for (const DraftToken& t : pass.tokens) {
@@ -142,7 +168,7 @@ class DraftPolicy {
         small_(drafter_of(g, a)),
         warp_(g.warp(), a.draft_vocabulary.value_or(0), a.drafts_text_ids),
         length_(small_.by_ratio && a.pace == Pace::kFastest ? Pace::kAdaptive : a.pace, most_),
-        ngrams_(kMaxNgram) {
+        lookup_(g, kMaxNgram) {
     if (a.pace != Pace::kFastest || small_.by_ratio) return;
     using By = DraftStopping::By;
     stopping_.emplace(most_, a.stats, small_.masks > 0 ? By::kParallel : By::kSmall);
@@ -161,8 +187,10 @@ class DraftPolicy {
     drafter_ = small_;
     drafter_.warp = warp_.behind(g_.seq());
     // The large model adds a token of its own, so the last token needs no draft.
-    gamma_ = std::min(stopping_ ? most_ : length_.gamma(), g_.remaining() - 1);
+    gamma_ = std::min(length_.gamma(), g_.remaining() - 1);
     if (!stopping_) return;
+    lookup_.begin_round();
+    gamma_ = std::min({most_, std::max(kShortLookup, lookup_.most()), g_.remaining() - 1});
     stopping_->begin_round(
         {g_.load(large_), g_.load(small_.stage), g_.missing(small_.stage) - 1, g_.remaining()});
     if (!stopping_->parallel()) drafter_.masks = 0;
@@ -175,7 +203,7 @@ class DraftPolicy {
   }
   Task<Drafts> draft() {
     if (!forced_.empty()) return at_once(forced_drafts(forced_));
-    if (stopping_) return paying_drafts(g_, drafter_, &*stopping_, &ngrams_, gamma_);
+    if (stopping_) return paying_drafts(g_, drafter_, &*stopping_, &lookup_, gamma_);
     if (drafter_.min_probability > 0 || drafter_.masks > 0) {
       return confident_drafts(g_, drafter_, gamma_);
     }
@@ -205,7 +233,7 @@ class DraftPolicy {
   DraftWarp warp_;
   DraftLength length_;
   std::optional<DraftStopping> stopping_;  // with Pace::kFastest
-  NgramIndex ngrams_;
+  DraftLookup lookup_;
 
   // This round.
   std::vector<Token> forced_;  // by a constraint: the drafts, without the small model

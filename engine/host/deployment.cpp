@@ -8,6 +8,7 @@
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/decode/pacing/acceptance_stats.h"
+#include "engine/decode/text_history.h"
 #include "engine/host/methods/declare.h"
 #include "engine/host/models/pair.h"
 
@@ -348,6 +349,9 @@ absl::StatusOr<Deployment> make_deployment(const DeploymentConfig& config,
   }
   d.acceptance_stats = std::make_shared<AcceptanceStats>();
   d.conditioned_stats = std::make_shared<AcceptanceStats>();
+  if (config.history_tokens > 0 && !d.large->shape.embeds_only) {
+    d.history = std::make_shared<TextHistory>(config.history_tokens);
+  }
   set_vocabularies(&d);
   set_answer_formats(&d);
   TANDEM_RETURN_IF_ERROR(add_models(models, declared, &d));

@@ -26,6 +26,7 @@
 namespace tandem {
 
 class Grammars;          // engine/grammar/grammars.h
+class TextHistory;       // engine/decode/text_history.h
 struct AcceptanceStats;  // engine/decode/pacing/acceptance_stats.h
 
 // How a small model that cannot draft for the large one uses it: the large model's hidden states of
@@ -83,6 +84,7 @@ struct Deployment {
   int early_vocabulary = 0;  // for tokens that an early layer or masks of the large model propose
   std::shared_ptr<AcceptanceStats> acceptance_stats;   // shared by the deployment's requests
   std::shared_ptr<AcceptanceStats> conditioned_stats;  // the same, of a conditioned small model
+  std::shared_ptr<TextHistory> history;                // of the large model's requests; null: none
   std::shared_ptr<AdapterTable> adapters = std::make_shared<AdapterTable>();
   AnswerFormat large_answers;    // of answers that the large model writes
   AnswerFormat small_answers;    // the small one

@@ -282,6 +282,7 @@ absl::StatusOr<DeploymentRef> Engine::Impl::build(const DeploymentLoad& load,
     made.counts = again->counts;
     made.acceptance_stats = again->acceptance_stats;
     made.conditioned_stats = again->conditioned_stats;
+    made.history = again->history;
     made.adapters = again->adapters;
   }
   made.counts->loads.add();

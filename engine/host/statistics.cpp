@@ -105,6 +105,15 @@ void for_each_statistic(const EngineConfig& config, const std::vector<LoadedMode
   }
 }
 
+// Also from a file of an older version.
+bool restored_any(const std::vector<double>& numbers, DraftStats* of) {
+  return restore(DraftStats::upgraded(numbers), of);
+}
+template <class T>
+bool restored_any(const std::vector<double>& numbers, T* of) {
+  return restore(numbers, of);
+}
+
 absl::StatusOr<std::vector<double>> numbers_in(absl::string_view text) {
   std::vector<double> numbers;
   for (const absl::string_view number : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
@@ -213,7 +222,7 @@ size_t restore_statistics(const SavedStatistics& saved, const EngineConfig& conf
   size_t restored = 0;
   for_each_statistic(config, models, deployments, loop, [&](const std::string& key, auto* of) {
     const auto found = saved.find(key);
-    if (found != saved.end() && restore(found->second, of)) ++restored;
+    if (found != saved.end() && restored_any(found->second, of)) ++restored;
   });
   return restored;
 }

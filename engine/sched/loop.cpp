@@ -6,6 +6,7 @@
 #include "engine/base/mutation.h"
 #include "engine/base/prefetch.h"
 #include "engine/base/status.h"
+#include "engine/decode/text_history.h"
 
 namespace tandem {
 namespace {
@@ -416,6 +417,9 @@ void Loop::end(SequenceRun* run, absl::Status status) {
   std::erase(request.following, run);
   if (run->id() == id || !status.ok()) request.end = end;
   if (run->spec().series) run->spec().series->add_method_stats(end.stats);
+  if (TextHistory* const history = run->spec().history.get(); history != nullptr && status.ok()) {
+    history->add(run->spec().salt, run->tokens());
+  }
   SequenceRun* const next = request.choices.empty() ? nullptr : request.choices.front();
   if (!next) {
     if (admitted) admission_.served(now());

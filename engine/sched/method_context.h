@@ -36,6 +36,9 @@ class MethodContext final : public Sequence {
   ModelLoad load(Stage stage) const override {
     return loop_->load(parts_->caches.find(stage.cache)->model());
   }
+  TenantTexts earlier_texts() const override {
+    return {parts_->spec.history.get(), &parts_->spec.salt};
+  }
   bool reserve(std::span<const Need> needs, std::coroutine_handle<> waiter) override;
   Pass begin_pass(Stage stage, int end) override;
   Flight* submit(Pass&& pass) override { return submit(std::move(pass), Purpose::kRequested); }

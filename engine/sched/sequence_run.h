@@ -100,6 +100,8 @@ class SequenceRun final {
   const SequenceAccounts& accounts() const { return parts_.accounts; }
   PassRecorder* recorder() const { return parts_.recorder.get(); }  // null: no trace is requested
 
+  const std::vector<Token>& tokens() const { return parts_.output.tokens(); }
+
   // The end, by its method or its client.
   bool ended() const { return parts_.output.ended(); }
   void end_with(FinishReason reason) { parts_.output.end_with(reason); }

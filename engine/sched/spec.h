@@ -128,7 +128,9 @@ struct SequenceSpec {
   int extra_rows = 0;
   int priority = 0;  // larger first
   std::string client;
-  std::string salt;                         // see prefix_cache
+  std::string salt;  // see prefix_cache
+  // Of requests of the deployment, by salt. Gets the text of this one. May be null.
+  std::shared_ptr<TextHistory> history;
   TimePoint submitted{};                    // arrival of the client's request
   TimePoint deadline = kNever;              // DEADLINE_EXCEEDED
   TimePoint time_limit = kNever;            // TIME_LIMIT, with its tokens so far

@@ -4,6 +4,7 @@
 
 #include "engine/base/outcome.h"
 #include "engine/decode/ngram.h"
+#include "engine/decode/ngram_index.h"
 #include "engine/decode/speculative.h"
 #include "tests/reference/bita.h"
 #include "tests/reference/rows.h"
@@ -26,16 +27,26 @@ struct Speculated {
 };
 
 // What followed the most recent earlier occurrence of the longest suffix, of at most `longest`
-// tokens; a copy that reaches the end continues with itself.
+// tokens; a copy that reaches the end continues with itself. Of long suffixes, the index compares
+// only the last places.
 inline Tokens prompt_lookup(const Tokens& text, int longest, int n) {
   const int size = static_cast<int>(text.size());
-  for (int k = std::min(longest, size - 1); k >= 1; --k) {
-    for (int at = size - k - 1; at >= 0; --at) {
+  for (int k = std::min({longest, NgramIndex::kHashed, size - 1}); k >= 1; --k) {
+    int best = 0, next = 0, candidates = 0;
+    for (int at = size - k - 1; at >= 0 && candidates < NgramIndex::kCandidates; --at) {
       if (!std::equal(text.end() - k, text.end(), text.begin() + at)) continue;
-      Tokens copy = text;
-      for (int i = 0; i < n; ++i) copy.push_back(copy[Row::index(at + k + i)]);
-      return {copy.begin() + size, copy.end()};
+      ++candidates;
+      int more = 0;
+      while (k + more < longest && more < at &&
+             text[Row::index(at - 1 - more)] == text[Row::index(size - k - 1 - more)]) {
+        ++more;
+      }
+      if (k + more > best) best = k + more, next = at + k;
     }
+    if (best == 0) continue;
+    Tokens copy = text;
+    for (int i = 0; i < n; ++i) copy.push_back(copy[Row::index(next + i)]);
+    return {copy.begin() + size, copy.end()};
   }
   return {};
 }

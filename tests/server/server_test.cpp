@@ -600,7 +600,7 @@ TEST(Server, ModelsSayWhatTheirMethodsDefaultTo) {
   EXPECT_EQ(pair->methods(0).speculative().draft_tokens(), 4);
   EXPECT_EQ(pair->methods(1).defaults_case(), v1::OfferedMethod::DEFAULTS_NOT_SET);
   EXPECT_EQ(pair->methods(2).method(), v1::METHOD_NGRAM);
-  EXPECT_EQ(pair->methods(2).ngram().max_ngram(), 3);
+  EXPECT_EQ(pair->methods(2).ngram().max_ngram(), 64);
   EXPECT_EQ(pair->methods(3).method(), v1::METHOD_BILD);
   EXPECT_EQ(pair->methods(3).greedy_contract(), v1::CONTRACT_LOSSY);
   EXPECT_EQ(pair->methods(3).bild().rollback_threshold(), 5);

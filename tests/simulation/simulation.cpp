@@ -9,6 +9,7 @@
 
 #include "engine/backend/fake/fake_backend.h"
 #include "engine/decode/autoregressive.h"
+#include "engine/decode/text_history.h"
 #include "tests/reference/autoregressive.h"
 #include "tests/simulation/heard.h"
 #include "tests/simulation/requests.h"
@@ -57,6 +58,7 @@ class Simulation {
   Watch watch_{&world_, &heard_};
   std::multimap<TimePoint, std::function<void()>> script_;
   std::map<RequestId, int64_t> preemptions_;
+  const std::shared_ptr<TextHistory> history_ = std::make_shared<TextHistory>(1000);
   std::set<RequestId> on_replicas_;  // sequences placed on replicas
   int64_t submitted_ = 0;
   bool lost_ = false;     // the planned device loss has happened,
@@ -165,6 +167,7 @@ void Simulation::submit(size_t index) {
     s.listener = client;
     s.series = &world_.metrics.series.front();
     s.submitted = world_.clock.now();
+    s.history = history_;
   }
   world_.loop->submit(std::move(choices));
 }
@@ -311,6 +314,7 @@ Report Simulation::run() {
     }
     watch_.at_end();
     probe();
+    if (const std::string wrong = history_->check(); !wrong.empty()) world_.broken(wrong);
     if (values_.size() > 0 && !lost_) {  // a lost device gets no batches
       world_.broken(absl::StrCat("idle, and a device keeps values of ", values_.size(), " passes"));
     }

@@ -5,11 +5,13 @@
     scripts/evaluate --llm-to-slm [--acceptance] [--write]
     scripts/evaluate --llm-to-slm-cost [--prompts N] [--write]
     scripts/evaluate --humaneval [N]
+    scripts/evaluate --editing [N]
 
 Decodes held-out completion tasks through the server. First checks that exact methods return the large
 model's tokens, then measures speed and quality over a grid of parameters. Other tasks:
     --docstrings       the encoder-decoder pair on held-out functions (docstrings.py)
     --humaneval        the coder pair on HumanEval (humaneval.py)
+    --editing          the coder pair on edits of source files (editing.py)
     --llm-to-slm       small models conditioned on a large one (conditioned.py)
     --llm-to-slm-cost  the cost of conditioning (conditioned_cost.py)
 Exits with status 1 if an answer of an exact method differs.
@@ -28,7 +30,15 @@ from measure import machine
 from measure.paths import ROOT
 from measure.serving import BINARY, server
 from tuning import corpus
-from tuning.evaluate import acceptance, conditioned, conditioned_cost, docstrings, humaneval, page
+from tuning.evaluate import (
+    acceptance,
+    conditioned,
+    conditioned_cost,
+    docstrings,
+    editing,
+    humaneval,
+    page,
+)
 from tuning.evaluate.grid import configurations, exact_ones
 from tuning.evaluate.measure import count_equal, cut_tasks, rate, take_turns
 from tuning.evaluate.plot import draw
@@ -67,7 +77,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, help="sets of prompts (default: 3, quick: 2)")
     parser.add_argument("--exact-prompts", type=int, help="default: 200, quick: 24")
     parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--new-tokens", type=int, help="default: 128, with --humaneval 256")
+    parser.add_argument(
+        "--new-tokens", type=int, help="default: 128, with --humaneval 256, with --editing 1200"
+    )
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--config", type=Path, default=PAIRS_FILE)
@@ -83,12 +95,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="its first N problems (164)",
     )
     parser.add_argument(
+        "--editing", type=int, nargs="?", const=10, metavar="N", help="edits of N files (10)"
+    )
+    parser.add_argument(
         "--temperature", type=float, action="append", help="of --humaneval (0 and 0.8); repeatable"
     )
     parser.add_argument(
         "--ways",
         metavar="NAME,...",
-        help="of --humaneval: methods whose names contain one of these (all)",
+        help="of --humaneval and --editing: methods whose names contain one of these (all)",
     )
     parser.add_argument(
         "--streams",
@@ -112,7 +127,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         if getattr(args, name) is None:
             setattr(args, name, value)
     if args.new_tokens is None:
-        args.new_tokens = 256 if args.humaneval else 128
+        args.new_tokens = 256 if args.humaneval else 1200 if args.editing else 128
     return args
 
 
@@ -137,6 +152,15 @@ def main(arguments: list[str] | None = None) -> int:
             args.small_dtype,
         )
         return humaneval.main(lambda config: server(args.server, config=config), run, command, bar)
+    if args.editing:
+        return editing.main(
+            lambda config: server(args.server, config=config),
+            args.editing,
+            args.new_tokens,
+            args.ways,
+            args.stdlib,
+            bar,
+        )
     sections = {
         docstrings: args.docstrings,
         conditioned: args.llm_to_slm,

@@ -3,6 +3,8 @@
 
 #include <bit>
 #include <map>
+#include <span>
+#include <vector>
 
 #include "engine/decode/pacing/cost_model.h"
 #include "engine/decode/pacing/draft_acceptance.h"
@@ -66,6 +68,11 @@ struct DraftStats {
     saved->visit(&answer);
     saved->visit(&unspent);
     saved->visit(&since_further, 0, 1 << 30);
+  }
+  // The numbers of this version for those of any.
+  static std::vector<double> upgraded(std::span<const double> numbers) {
+    constexpr size_t kOthers = 13;  // numbers behind those of `acceptance`
+    return DraftAcceptance::upgraded(numbers, kOthers);
   }
 };
 

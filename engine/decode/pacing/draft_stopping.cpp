@@ -153,14 +153,14 @@ double DraftStopping::gain_of_small(double next, float parallel) const {
 
 double DraftStopping::gain_of_known(int token) const { return all_accepted_ * rate(token) - row(); }
 
-DraftStopping::Next DraftStopping::next(int matched, float parallel) {
+DraftStopping::Next DraftStopping::next(Matched by, float parallel) {
   const auto count = static_cast<int>(drafts_.size());
   if (count >= most_) return Next::kStop;
   if (trial_ > 0 && count == 0) return Next::kSmall;
   const double probability = rate(DraftAcceptance::next(context()));
   const double small = may_draft_ ? gain_of_small(probability, parallel) : -1;
-  if (matched > 0) {
-    const int token = DraftAcceptance::lookup(matched, continues_copy());
+  if (by.tokens > 0) {
+    const int token = DraftAcceptance::lookup(by, continues_copy());
     const double lookup = gain_of_known(token);
     const double later = kThen * (rate(token) - probability);
     if (lookup >= 0 && (!may_draft_ || lookup + all_accepted_ * later >= small)) {
@@ -169,12 +169,12 @@ DraftStopping::Next DraftStopping::next(int matched, float parallel) {
   }
   if (small >= 0) return Next::kSmall;
   // Explores: the acceptance of drafts that are never made is unknown.
-  const bool possible = matched > 0 || (may_draft_ && count > 0);
+  const bool possible = by.tokens > 0 || (may_draft_ && count > 0);
   if (!possible || further_ || shared_.since_further < DraftStats::kFurther) return Next::kStop;
   if (best_ > 0 && !take(row() / best_)) return Next::kStop;
   shared_.since_further = 0;
   further_ = true;
-  return matched > 0 ? Next::kLookup : Next::kSmall;
+  return by.tokens > 0 ? Next::kLookup : Next::kSmall;
 }
 
 void DraftStopping::add(int token) {
@@ -210,9 +210,7 @@ bool DraftStopping::add_parallel(float max_prob, float least) {
   return true;
 }
 
-void DraftStopping::add_lookup(int matched) {
-  add(DraftAcceptance::lookup(matched, continues_copy()));
-}
+void DraftStopping::add_lookup(Matched by) { add(DraftAcceptance::lookup(by, continues_copy())); }
 
 void DraftStopping::end_round(int accepted) {
   const auto drafts = static_cast<int>(drafts_.size());

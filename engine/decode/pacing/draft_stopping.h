@@ -1,7 +1,7 @@
 // Decides draft by draft, within a round, whether one more draft token is worth its time.
 //
 // A draft makes a token if it and all before it are accepted. Its probability follows from the
-// small model's confidence, or from the matched length (n-grams). It costs a pass of the small
+// small model's confidence, or from the match (look-ups). It costs a pass of the small
 // model, unless it was looked up, and a row of the large one. Drafting continues while the expected
 // token comes faster than tokens do on average. This stopping rule maximizes tokens per second and
 // amounts to a threshold on the probability of rejection (Huang et al. 2024, SpecDec++, theorem 1).
@@ -52,9 +52,9 @@ class DraftStopping {
   bool parallel() const { return parallel_; }  // with mask tokens
 
   enum class Next : uint8_t { kStop, kSmall, kLookup };
-  // matched: of the next n-gram proposal, 0: none. parallel: confidence of the parallel token that
-  // may come next; 0: none.
-  Next next(int matched, float parallel = 0);
+  // by: of the next token that was looked up. parallel: confidence of the parallel token that may
+  // come next; 0: none.
+  Next next(Matched by, float parallel = 0);
 
   // A pass of the small model over `rows` rows. Its tokens follow.
   void observe_pass(int rows);
@@ -63,7 +63,9 @@ class DraftStopping {
   bool add_small(float max_prob, float least = 0);
   // Adds a parallel token that no further pass confirmed. False: likewise.
   bool add_parallel(float max_prob, float least = 0);
-  void add_lookup(int matched);
+  void add_lookup(Matched by);
+  // The round has only the first `drafts` of those that were added.
+  void drop_to(int drafts) { drafts_.resize(static_cast<size_t>(drafts)); }
 
   // The large model accepted the first `accepted` drafts.
   void end_round(int accepted);

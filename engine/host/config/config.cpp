@@ -24,6 +24,7 @@ namespace {
 
 namespace pb = tandem::config::v1;
 
+constexpr int64_t kMostHistoryTokens = 1 << 24;
 constexpr double kMostIdleSeconds = 365.0 * 24 * 3600;
 
 std::string names_of(const std::vector<ModelConfig>& models) {
@@ -85,6 +86,7 @@ absl::StatusOr<DeploymentConfig> deployment_from(const ConfigFile& file, int ind
   out.small = in.small();
   out.prefix_cache_per_client =
       in.has_prefix_cache_per_client() ? in.prefix_cache_per_client() : clients;
+  TANDEM_NUMBER(fields, in, history_tokens, int64_t{0}, kMostHistoryTokens, &out.history_tokens);
   TANDEM_NUMBER(fields, in, unload_after_idle_seconds, 0.0, kMostIdleSeconds,
                 &out.unload_after_idle_seconds);
   answer_formats_from(in, &out);

@@ -11,7 +11,7 @@ const MethodEntry& ngram_entry() {
   static const auto* const kEntry = make_entry<P>({
       .name = "ngram",
       .drafts = true,
-      .automatic = {{"draft_tokens", int64_t{8}}, {"pace", std::string("PACE_FASTEST")}},
+      .automatic = {{"draft_tokens", int64_t{64}}, {"pace", std::string("PACE_FASTEST")}},
       .fields =
           Fields<P>()
               .add("draft_tokens", &P::draft_tokens, {1, 64}, "draft tokens in a round, at most")

@@ -15,7 +15,7 @@
 
 namespace tandem {
 
-// Checks only the ranges of a request's parameters: "ngram.max_ngram: 5; allowed: [1, 4]".
+// Checks only the ranges of a request's parameters: "ngram.max_ngram: 65; allowed: [1, 64]".
 absl::Status check_parameters(const MethodEntry& method, const Settings& asked);
 
 // `greedy`: the temperature that the request resolves to is 0. `prompt_tokens`: `auto` skips

@@ -224,6 +224,7 @@ absl::StatusOr<Resolved> resolve(const Deployment& deployment, const GenerateReq
   spec.priority = request.priority;
   spec.client = request.client;
   spec.salt = deployment.prefix_salt(request.client);
+  if (&model == deployment.large) spec.history = deployment.history;
   spec.deadline = request.deadline;
   spec.series = deployment.series.at(resolved.method).get();
   spec.adapter_series = adapter ? adapter->series.get() : nullptr;

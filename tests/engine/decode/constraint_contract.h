@@ -16,8 +16,10 @@
 #include "engine/decode/bita.h"
 #include "engine/decode/llm_to_slm.h"
 #include "engine/decode/ngram.h"
+#include "engine/decode/ngram_index.h"
 #include "engine/decode/ppd.h"
 #include "engine/decode/speculative.h"
+#include "engine/decode/text_history.h"
 #include "tests/engine/decode/late_constraint.h"
 #include "tests/engine/decode/method_checks.h"
 #include "tests/engine/decode/random_constraint.h"
@@ -247,9 +249,19 @@ inline void use_speculative(SequenceSpec& s, const SpeculativeParams& a) {
   s.method = [a](Gen g) { return speculative(g, a); };
 }
 
+// Requests of two tenants whose texts are kept, in all boxes: the models of a box may know nothing
+// of what they are offered.
+inline void use_history(SequenceSpec& s, Rng& rng, const std::shared_ptr<TextHistory>& history) {
+  if (chance(rng, 30)) return;
+  s.history = history;
+  s.salt = chance(rng, 50) ? "a" : "b";
+}
+
 inline MethodCase speculative_case() {
-  return {pair_of_models, true, [](SequenceSpec& s, Rng& rng, const Box&) {
+  const auto history = std::make_shared<TextHistory>(3000);
+  return {pair_of_models, true, [history](SequenceSpec& s, Rng& rng, const Box&) {
             use_speculative(s, random_speculative(rng));
+            use_history(s, rng, history);
           }};
 }
 
@@ -262,9 +274,13 @@ inline MethodCase ratio_case() {
 }
 
 inline MethodCase ngram_case() {
-  return {pair_of_models, true, [](SequenceSpec& s, Rng& rng, const Box&) {
+  const auto history = std::make_shared<TextHistory>(3000);
+  return {pair_of_models, true, [history](SequenceSpec& s, Rng& rng, const Box&) {
             NgramParams a;
-            a.draft_tokens = between(rng, 1, 7);
+            a.draft_tokens = chance(rng, 20) ? 64 : between(rng, 1, 7);
+            a.max_ngram = chance(rng, 50) ? kMaxNgram : between(rng, 1, 8);
+            if (chance(rng, 50)) a.pace = Pace::kFastest;
+            use_history(s, rng, history);
             s.cast = make_cast({two_models().front()});
             s.method = [a](Gen g) { return ngram(g, a); };
           }};

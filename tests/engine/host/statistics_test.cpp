@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -171,6 +172,22 @@ TEST_F(Statistics, ABrokenFileIsIgnoredAndReplaced) {
   ask(*engine, 1);
   ASSERT_TRUE(engine->save_statistics().ok());
   drafts_in(path());
+}
+
+// Before matches of more than 4 tokens, and those in the history, had classes of their own.
+TEST_F(Statistics, DraftsOfAnOlderVersionAreTaken) {
+  auto engine = make_engine(config_with(path()));
+  ASSERT_TRUE(engine->save_statistics().ok());
+  SavedStatistics all = *read_statistics(path());
+  const std::string key = drafts_in(path()).begin()->first;
+  all[key] = std::vector<double>(190, 2);
+  ASSERT_TRUE(write_statistics(path(), all).ok());
+  engine = make_engine(config_with(path()));
+  EXPECT_TRUE(engine->statistics_read().ok());
+  ASSERT_TRUE(engine->save_statistics().ok());
+  const std::vector<double> taken = drafts_in(path())[key];
+  EXPECT_GT(taken.size(), 190U);
+  EXPECT_EQ(std::ranges::count(taken, 2), 190);
 }
 
 // Entries with the right key and the wrong numbers, as of another version of a class.

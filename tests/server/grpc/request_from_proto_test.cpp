@@ -306,7 +306,7 @@ TEST(RequestFromProto, OutOfRangeNamesFieldValueAndRange) {
        "speculative.min_draft_probability: nan; allowed: [0, 1]"},
       {"speculative { min_draft_probability: 1.5 }",
        "speculative.min_draft_probability: 1.5; allowed: [0, 1]"},
-      {"ngram { max_ngram: 0 }", "ngram.max_ngram: 0; allowed: [1, 4]"},
+      {"ngram { max_ngram: 0 }", "ngram.max_ngram: 0; allowed: [1, 64]"},
       {"bild { fallback_threshold: 2.5 }", "bild.fallback_threshold: 2.5; allowed: [0, 2]"},
       {"bild { fallback_threshold: nan }", "bild.fallback_threshold: nan; allowed: [0, 2]"},
       {"bild { rollback_threshold: -1 }", "bild.rollback_threshold: -1; allowed: [0, inf]"},

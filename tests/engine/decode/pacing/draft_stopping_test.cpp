@@ -268,6 +268,47 @@ TEST(DraftStopping, CopiesAreTakenWhereTheyAreKept) {
   }
 }
 
+TEST(DraftStopping, LongMatchesDraftMore) {
+  std::mt19937_64 rng(1);
+  const Device device({0.3, 0.05});
+  DraftStopping stopping(64, nullptr, By::kLookup);
+  // By match: in the own text and in the history.
+  const std::vector<std::pair<Matched, double>> matches = {
+      {2, 0.5}, {40, 0.99}, {{4, true}, 0.3}, {{40, true}, 0.97}};
+  std::vector<int> drafts(matches.size());
+  for (int round = 0; round < 2000; ++round) {
+    const size_t which = static_cast<size_t>(round) % matches.size();
+    const auto& [by, right] = matches[which];
+    stopping.begin_round(device.round(10'000));
+    int made = 0, kept = 0;
+    bool all = true;
+    for (; stopping.next(by) == DraftStopping::Next::kLookup; ++made) {
+      stopping.add_lookup(by);
+      all = all && static_cast<double>(rng() >> 11) * 0x1p-53 < right;
+      kept += all;
+    }
+    stopping.end_round(kept);
+    if (round >= 1000) drafts[which] += made;
+  }
+  EXPECT_LT(drafts[0], 4 * 250);
+  EXPECT_GT(drafts[1], 20 * 250);
+  EXPECT_LT(drafts[2], 3 * 250);
+  EXPECT_GT(drafts[3], 10 * 250);
+}
+
+TEST(DraftStopping, DroppedDraftsAreNotJudged) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  DraftStopping stopping(64, stats, By::kLookup);
+  const Device device({0.3, 0.05});
+  stopping.begin_round(device.round(1000));
+  for (int i = 0; i < 5; ++i) stopping.add_lookup(20);
+  stopping.drop_to(2);
+  stopping.end_round(2);
+  const DraftAcceptance& seen = stats->drafts.acceptance;
+  EXPECT_EQ(seen.observations(DraftAcceptance::lookup(20, false)), 1);
+  EXPECT_EQ(seen.observations(DraftAcceptance::lookup(20, true)), 1);
+}
+
 // A small model that has all to catch up reads no prompt where its drafts do not pay.
 TEST(DraftStopping, WhereDraftsDoNotPayTheNextRequestBeginsWithout) {
   auto stats = std::make_shared<AcceptanceStats>();

@@ -130,6 +130,52 @@ TEST(SavedNumbers, OthersAreRefused) {
   expect_others_refused(trees);
 }
 
+// Files of older versions have classes for matches of 1 to 4 tokens only.
+TEST(SavedNumbers, OfOlderDraftsAreTaken) {
+  constexpr int kOldEvents = 59, kOthers = 13;
+  std::vector<double> old;
+  for (int event = 0; event < kOldEvents; ++event) {
+    for (const double x : {1.0 * event, 2.0 * event, 100.0 + event}) old.push_back(x);
+  }
+  for (int i = 0; i < kOthers; ++i) old.push_back(1 + i);
+  DraftStats drafts;
+  EXPECT_FALSE(restore(std::span<const double>(old), &drafts));
+  ASSERT_TRUE(restore(DraftStats::upgraded(old), &drafts));
+  using A = DraftAcceptance;
+  const auto expect_old = [&](int event, int was) {
+    EXPECT_EQ(drafts.acceptance.observations(event), 100 + was) << event;
+  };
+  expect_old(A::small(0.5F), 3);
+  expect_old(A::lookup(1, false), 10);
+  expect_old(A::lookup(4, false), 13);
+  expect_old(A::lookup(7, true), 17);
+  expect_old(A::parallel(0.01F), 18);
+  expect_old(A::next(A::small(0.01F)), 28);
+  expect_old(A::next(A::lookup(2, true)), 28 + 15);
+  expect_old(A::next(A::kAfterAll), 56);
+  expect_old(A::next(A::kAfterSome), 57);
+  expect_old(A::kNextParallel, 58);
+  EXPECT_EQ(drafts.acceptance.observations(A::lookup(8, false)), 0);
+  EXPECT_EQ(drafts.acceptance.observations(A::lookup({4, true}, false)), 0);
+  EXPECT_EQ(drafts.with_small.rounds, 1);
+  EXPECT_EQ(drafts.since_further, 13);
+  const std::vector<double> numbers = numbers_of(drafts);
+  EXPECT_EQ(DraftStats::upgraded(numbers), numbers);
+}
+
+TEST(SavedNumbers, EachMatchHasAClass) {
+  using A = DraftAcceptance;
+  EXPECT_EQ(A::lookup(3, false) + 1, A::lookup(4, false));
+  EXPECT_EQ(A::lookup(4, false), A::lookup(7, false));
+  EXPECT_EQ(A::lookup(7, false) + 1, A::lookup(8, false));
+  EXPECT_EQ(A::lookup(15, false) + 1, A::lookup(16, false));
+  EXPECT_EQ(A::lookup(31, false) + 1, A::lookup(32, false));
+  EXPECT_EQ(A::lookup(32, false), A::lookup(64, false));
+  EXPECT_EQ(A::lookup(64, false) + 1, A::lookup({4, true}, false));
+  EXPECT_EQ(A::lookup({64, true}, false) + 1, A::lookup(1, true));
+  EXPECT_EQ(A::lookup({64, true}, true) + 1, A::kParallel);
+}
+
 // Two sizes with the same rows have no line between them.
 TEST(SavedNumbers, SizesOfBatchesAscend) {
   BatchTime times;

@@ -93,7 +93,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
                                      row_seconds: 0.25 seed: 9 trace_file: "/t"
                                      check_memory: false answers: "a" answers: "b"
                                      chat_template: "t" } }
-      deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true
+      deployments { name: "pair" large: "big" small: "little" prefix_cache_per_client: true history_tokens: 0
                     tool_format: TOOL_FORMAT_MISTRAL unload_after_idle_seconds: 12.5
                     reasoning_format: REASONING_FORMAT_THINK_TOKEN }
       limits { preemption: PREEMPTION_YOUNGEST max_running: 1 max_waiting: 2 max_waiting_tokens: 3 step_rows: 4
@@ -143,6 +143,7 @@ TEST_F(ConfigTest, ReadsEveryField) {
   EXPECT_EQ(config->deployments[0].large, "big");
   EXPECT_EQ(config->deployments[0].small, "little");
   EXPECT_TRUE(config->deployments[0].prefix_cache_per_client);
+  EXPECT_EQ(config->deployments[0].history_tokens, 0);
   EXPECT_EQ(config->deployments[0].tool_format, "mistral");
   EXPECT_EQ(config->deployments[0].unload_after_idle_seconds, 12.5);
   EXPECT_EQ(config->deployments[0].reasoning_open, "[THINK]");
@@ -229,7 +230,7 @@ TEST_F(ConfigTest, DefaultsOfMethods) {
                                                {"adapter", ""},
                                                {"acceptance", "ACCEPTANCE_MATCH"}}));
   EXPECT_EQ(defaults("ngram"),
-            (Settings{{"draft_tokens", 4}, {"max_ngram", 3}, {"pace", "PACE_FIXED"}}));
+            (Settings{{"draft_tokens", 4}, {"max_ngram", 64}, {"pace", "PACE_FIXED"}}));
   EXPECT_EQ(defaults("bild"), (Settings{{"fallback_threshold", 0.6},
                                         {"rollback_threshold", 5.0},
                                         {"max_small_run", 10},
@@ -450,6 +451,7 @@ TEST_F(ConfigTest, UnsetFieldsKeepTheirDefaults) {
   EXPECT_EQ(config->deployments[0].large, "m");
   EXPECT_EQ(config->deployments[0].small, "");
   EXPECT_FALSE(config->deployments[0].prefix_cache_per_client);
+  EXPECT_EQ(config->deployments[0].history_tokens, 1 << 18);
   // Prefixes are per client if clients are authenticated, unless the deployment sets it.
   const std::string model = "models { name: \"m\" fake {} } ";
   const std::string tokens = "server { bearer_token_file: \"t\" } ";
@@ -624,6 +626,10 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:2: deployments[0].default_method: METHOD_BITA; allowed: "
        "METHOD_NGRAM, METHOD_AUTOREGRESSIVE (bita needs `bita.adapter`, masks among the large "
        "model's extras)"},
+      {m + "deployments { name: \"d\" large: \"m\" history_tokens: 16777217 }",
+       "/deploy/d.textproto:2: deployments[0].history_tokens: 16777217; allowed: [0, 16777216]"},
+      {m + "deployments { name: \"d\" large: \"m\" history_tokens: -1 }",
+       "/deploy/d.textproto:2: deployments[0].history_tokens: -1; allowed: [0, 16777216]"},
       {m + "deployments { name: \"d\" large: \"m\" ppd { num_candidates: 0 } }",
        "/deploy/d.textproto:2: deployments[0].ppd.num_candidates: 0; allowed: [1, 16]"},
       {m + "deployments { name: \"d\" large: \"m\" ppd { num_candidates: 17 } }",

@@ -110,7 +110,7 @@ TEST_F(Plans, RangeErrorsNameFieldValueAndRange) {
        "speculative.acceptance: 3; allowed: ACCEPTANCE_MATCH, ACCEPTANCE_RATIO"},
       {status_of("speculative", {{"min_draft_probability", kNan}}),
        "speculative.min_draft_probability: nan; allowed: [0, 1]"},
-      {status_of("ngram", {{"max_ngram", 5}}), "ngram.max_ngram: 5; allowed: [1, 4]"},
+      {status_of("ngram", {{"max_ngram", 65}}), "ngram.max_ngram: 65; allowed: [1, 64]"},
       {status_of("bild", {{"fallback_threshold", 2.5}}),
        "bild.fallback_threshold: 2.5; allowed: [0, 2]"},
       {status_of("bild", {{"fallback_threshold", kNan}}),
