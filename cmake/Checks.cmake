@@ -66,6 +66,9 @@ if(TANDEM_TORCH AND TANDEM_SERVER)
       string(REPLACE "/" "." name ${name})
       tandem_check(python.${name} python 900
         ${TANDEM_PYTHON} -m pytest -q -p no:cacheprovider tests/${file})
+      if(name MATCHES "\\.(bad_input|faults|gpu_check|history|package|playground|transformers_generate)_test$")
+        set_tests_properties(python.${name} PROPERTIES COST 200)  # a minute or more
+      endif()
     endforeach()
   elseif(files)
     message(STATUS "No pytest: no Python tests (scripts/setup --full installs it)")

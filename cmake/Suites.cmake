@@ -1,5 +1,5 @@
 # Included by ctest: one test per suite of a GoogleTest program, named NAME.SUITE[number of cases]. The includer sets PROGRAM, NAME,
-# FOLDER, TIMEOUT and LABELS (cmake/Tandem.cmake).
+# FOLDER, TIMEOUT, COST and LABELS (cmake/Tandem.cmake).
 set(suite)
 set(cases 0)
 
@@ -7,7 +7,7 @@ macro(tandem_add_suite)
   if(suite AND cases GREATER 0)
     add_test("${NAME}.${suite}[${cases}]" ${PROGRAM} "--gtest_filter=${suite}.*")
     set_tests_properties("${NAME}.${suite}[${cases}]" PROPERTIES
-      WORKING_DIRECTORY ${FOLDER} TIMEOUT ${TIMEOUT} LABELS "${LABELS}" COST 20)
+      WORKING_DIRECTORY ${FOLDER} TIMEOUT ${TIMEOUT} LABELS "${LABELS}" COST ${COST})
   endif()
 endmacro()
 

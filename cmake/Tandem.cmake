@@ -83,15 +83,18 @@ function(tandem_program name main)
   target_precompile_headers(${name} REUSE_FROM tandem_pch)
 endfunction()
 
-# tandem_tests(NAME FOLDER [THREADS] [OPTIMIZED] [BY_SUITE] [ALONE REGEX] [EXCLUDE REGEX] [TIMEOUT SECONDS] [LABELS ...] [DEPS ...]):
+# tandem_tests(NAME FOLDER [THREADS REGEX] [OPTIMIZED] [BY_SUITE] [ALONE REGEX] [EXCLUDE REGEX] [TIMEOUT SECONDS] [COST N]
+# [LABELS ...] [DEPS ...]):
 # the executable test_NAME of the *.cpp files below tests/FOLDER: tests in *_test.cpp, and helpers. ctest has a test NAME.CASE for each
 # case. Nothing without *_test.cpp.
-# THREADS: the tests start threads, so the TSan build includes them. Other programs abort when they start a thread (no_threads.cpp).
+# THREADS: files whose tests start threads. The TSan build has only these. A thread of another file's test aborts the program
+# (no_threads.cpp). "." allows all.
 # OPTIMIZED: compiles the tests with the optimization of the preset. The default is -O0, which halves their compile time.
 # BY_SUITE: one ctest test per suite, for programs with a slow start: those with LibTorch, and all under sanitizers.
 # ALONE: as in tandem_module.
+# COST: ctest starts tests of higher costs first: those that take longest, so that none is left for the end. Default: 20 by suite, else 0.
 function(tandem_tests name folder)
-  cmake_parse_arguments(TESTS "THREADS;OPTIMIZED;BY_SUITE" "ALONE;EXCLUDE;TIMEOUT" "LABELS;DEPS" ${ARGN})
+  cmake_parse_arguments(TESTS "OPTIMIZED;BY_SUITE" "THREADS;ALONE;EXCLUDE;TIMEOUT;COST" "LABELS;DEPS" ${ARGN})
   file(GLOB_RECURSE cases CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*_test.cpp)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cpp)
   set(exclude "/fuzz/")  # programs of their own
@@ -103,6 +106,11 @@ function(tandem_tests name folder)
   if(NOT cases OR (TANDEM_SANITIZE MATCHES "thread" AND NOT TESTS_THREADS))
     return()
   endif()
+  if(TANDEM_SANITIZE MATCHES "thread")
+    set(others ${cases})
+    list(FILTER others EXCLUDE REGEX ${TESTS_THREADS})
+    list(REMOVE_ITEM sources "" ${others})
+  endif()
   if(NOT TESTS_TIMEOUT)
     set(TESTS_TIMEOUT 120)
   endif()
@@ -112,8 +120,11 @@ function(tandem_tests name folder)
     string(REGEX REPLACE "^(.).*" "\\1san" sanitizer ${TANDEM_SANITIZE})
     set(prefix ${sanitizer}.${name})
     list(APPEND TESTS_LABELS ${sanitizer})
-  elseif(NOT TESTS_THREADS)
-    list(APPEND sources ${CMAKE_SOURCE_DIR}/cmake/no_threads.cpp)
+  elseif(NOT TESTS_THREADS STREQUAL ".")
+    set(threads ${CMAKE_CURRENT_BINARY_DIR}/${name}_threads.cpp)
+    file(CONFIGURE OUTPUT ${threads} @ONLY
+      CONTENT "extern const char* const tandem_files_with_threads;\nconst char* const tandem_files_with_threads = R\"(@TESTS_THREADS@)\";\n")
+    list(APPEND sources ${CMAKE_SOURCE_DIR}/cmake/no_threads.cpp ${threads})
   endif()
   string(REPLACE ";" "\\;" labels "cpp;${name};${TESTS_LABELS}")
   add_executable(test_${name} ${sources})
@@ -134,12 +145,19 @@ function(tandem_tests name folder)
     set(TESTS_BY_SUITE ON)
     math(EXPR TESTS_TIMEOUT "4 * ${TESTS_TIMEOUT}")
   endif()
+  if(NOT DEFINED TESTS_COST)
+    set(TESTS_COST 0)
+    if(TESTS_BY_SUITE)
+      set(TESTS_COST 20)
+    endif()
+  endif()
   if(TESTS_BY_SUITE)
     set(script ${CMAKE_CURRENT_BINARY_DIR}/test_${name}_suites.cmake)
     file(GENERATE OUTPUT ${script} CONTENT "set(PROGRAM [=[$<TARGET_FILE:test_${name}>]=])
 set(NAME ${prefix})
 set(FOLDER [=[${CMAKE_SOURCE_DIR}]=])
 set(TIMEOUT ${TESTS_TIMEOUT})
+set(COST ${TESTS_COST})
 set(LABELS \"cpp;${name};${TESTS_LABELS}\")
 include([=[${CMAKE_SOURCE_DIR}/cmake/Suites.cmake]=])
 ")
@@ -147,7 +165,7 @@ include([=[${CMAKE_SOURCE_DIR}/cmake/Suites.cmake]=])
   else()
     gtest_discover_tests(test_${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
       TEST_PREFIX ${prefix}. WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
-      PROPERTIES TIMEOUT ${TESTS_TIMEOUT} LABELS "${labels}")
+      PROPERTIES TIMEOUT ${TESTS_TIMEOUT} COST ${TESTS_COST} LABELS "${labels}")
   endif()
 endfunction()
 

@@ -15,7 +15,7 @@
 
 namespace tandem::cuda::program {
 
-// wants(name): whether this part is asked for.
+// wants(name): whether this part is asked for. It is asked before each check.
 template <class Wants>
 void check_all(Report& report, const Shape& s, uint64_t seed, const Wants& wants) {
   for (const int n : {1, 16}) {
@@ -26,10 +26,12 @@ void check_all(Report& report, const Shape& s, uint64_t seed, const Wants& wants
       if (wants("rope")) check_rope(report, s, kv_heads, n, seed + 200);
     }
   }
-  if (wants("readout")) {
-    check_readout(report, "readout.vocab_" + std::to_string(s.vocab), s.vocab, seed + 300);
-    check_readout(report, "readout.vocab_" + std::to_string(s.long_vocab), s.long_vocab,
-                  seed + 310);
+  uint64_t of_vocab = seed + 300;
+  for (const int64_t vocab : {s.vocab, s.long_vocab}) {
+    if (wants("readout")) {
+      check_readout(report, "readout.vocab_" + std::to_string(vocab), vocab, of_vocab);
+    }
+    of_vocab += 10;
   }
   for (const int kv_heads : s.kv_heads) {
     for (const Matrix& m : matrices(s, kv_heads)) {
@@ -47,6 +49,7 @@ void check_all(Report& report, const Shape& s, uint64_t seed, const Wants& wants
                        *std::max_element(s.rows_each.begin(), s.rows_each.end());
   const AttentionScratch scratch(AttentionScratch::size_for(rows, s.heads, s.head_dim, most));
   for (const int kv_heads : s.kv_heads) {
+    if (!wants("attention")) return;
     const KvNumbers kv(s, kv_heads, pages_for(s), seed + 600);
     check_all_attention(report, s, kv, scratch);
   }

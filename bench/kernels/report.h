@@ -53,10 +53,12 @@ class Report {
   std::vector<std::string> wrong;  // names of checks that failed
 };
 
+inline unsigned most_cores = 32;  // tests use one, so that TSan need not check emulated kernels
+
 // f(begin, end) for parts of [0, n), on all cores.
 template <class F>
 void on_all_cores(int64_t n, const F& f) {
-  const int64_t cores = std::max(1u, std::min(std::thread::hardware_concurrency(), 32u));
+  const int64_t cores = std::max(1u, std::min(std::thread::hardware_concurrency(), most_cores));
   const int64_t part = std::max<int64_t>(1, n / (cores * 8));
   std::atomic<int64_t> next = 0;
   const auto work = [&] {

@@ -129,20 +129,20 @@ def test_an_image_has_one_digest_everywhere():
 
 def dependencies(packages):
     """The closure of installed Debian packages."""
+    command = ["dpkg-query", "-W", "-f", "${Package} ${Depends}, ${Pre-Depends}\\n"]
+    needs = {}
+    listing = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    for line in listing.splitlines():
+        name, _, listed = line.partition(" ")
+        parts = (part.strip() for part in listed.split(","))
+        needs.setdefault(name, []).extend(re.split(r"[ :(|]", part)[0] for part in parts if part)
     known = set()
     todo = list(packages)
     while todo:
         package = todo.pop()
-        if package in known:
-            continue
-        known.add(package)
-        listed = subprocess.run(
-            ["dpkg-query", "-W", "-f", "${Depends}, ${Pre-Depends}", package],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        ).stdout
-        todo += [re.split(r"[ :(|]", part.strip())[0] for part in listed.split(",") if part.strip()]
+        if package not in known:
+            known.add(package)
+            todo += needs.get(package, [])
     return known
 
 
@@ -173,18 +173,18 @@ def test_the_image_has_every_library_that_the_programs_load(binaries):
     # Of a slim image: what each has.
     there = dependencies([*packages, "libc6", "libgcc-s1", "libstdc++6"])
     names = {path.rsplit("/", 1)[1] for path in copied}
-    for path in sorted(paths):
-        if path.rsplit("/", 1)[1] in names:
-            continue
-        # /lib and /usr/lib are one, and dpkg knows either.
-        owner = ""
-        for spelling in (path, path.removeprefix("/usr"), "/usr" + path):
-            owner = subprocess.run(
-                ["dpkg", "-S", spelling], capture_output=True, text=True, timeout=60
-            ).stdout
-            if owner:
-                break
-        assert owner.split(":")[0] in there, f"{path} is in no package of the image: {owner}"
+    others = sorted(path for path in paths if path.rsplit("/", 1)[1] not in names)
+    # /lib and /usr/lib are one, and dpkg knows either.
+    spellings = {path: (path, path.removeprefix("/usr"), "/usr" + path) for path in others}
+    every = [spelling for path in others for spelling in spellings[path]]
+    found = subprocess.run(["dpkg", "-S", *every], capture_output=True, text=True, timeout=60)
+    owners = {}
+    for line in found.stdout.splitlines():
+        owner, _, path = line.rpartition(": ")
+        owners[path] = owner.split(":")[0]
+    for path in others:
+        owner = next((owners[s] for s in spellings[path] if s in owners), "")
+        assert owner in there, f"{path} is in no package of the image: {owner}"
 
 
 def test_the_unit_for_systemd(tmp_path):

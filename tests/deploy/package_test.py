@@ -161,7 +161,16 @@ def listing(archive):
     return found
 
 
-def test_the_debian_package_has_what_it_needs(packages, tmp_path):
+@pytest.fixture(scope="module")
+def contents(packages, tmp_path_factory):
+    """The files of the Debian package."""
+    folder = tmp_path_factory.mktemp("contents")
+    run("dpkg-deb", "-x", one(packages, "*.deb"), folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_debian_package_has_what_it_needs(packages, contents, tmp_path):
     archive = one(packages, "*.deb")
     files = listing(archive)
     for path in [
@@ -184,7 +193,6 @@ def test_the_debian_package_has_what_it_needs(packages, tmp_path):
     assert not [path for path, (mode, _, _) in files.items() if "w" in mode[5:]]
     assert not [path for path in files if "libgrpc" in path], "a package of Debian"
     run("dpkg-deb", "-e", archive, tmp_path / "control")
-    run("dpkg-deb", "-x", archive, tmp_path / "data")
     control = (tmp_path / "control/control").read_text("utf-8")
     depends = re.search(r"^Depends: (.+)$", control, re.MULTILINE)[1]
     names = {part.split()[0] for part in depends.split(", ")}
@@ -192,13 +200,13 @@ def test_the_debian_package_has_what_it_needs(packages, tmp_path):
     assert not [name for name in names if "torch" in name or "gomp" in name], depends
     conffiles = (tmp_path / "control/conffiles").read_text("utf-8")
     assert conffiles.split() == ["/etc/tandem/deployment.textproto"]
-    unit = (tmp_path / "data/usr/lib/systemd/system/tandem.service").read_text("utf-8")
+    unit = (contents / "usr/lib/systemd/system/tandem.service").read_text("utf-8")
     assert unit.startswith("[Unit]\n") and "/usr/local" not in unit
     assert "ExecStart=/usr/bin/tandem-server --config /etc/tandem/" in unit
-    statement = (tmp_path / "data/usr/share/doc/tandem/copyright").read_text("utf-8")
+    statement = (contents / "usr/share/doc/tandem/copyright").read_text("utf-8")
     assert "No licence has been chosen" in statement and "must not be published" in statement
     for name in ("bin/tandem-server", "bin/tandem", "lib/tandem/libtorch_cpu.so"):
-        header = run("readelf", "-d", tmp_path / "data/usr" / name)
+        header = run("readelf", "-d", contents / "usr" / name)
         (search,) = re.findall(r"R(?:UN)?PATH\) .*\[(.*)\]", header)
         assert search == ("$ORIGIN" if "lib/" in name else "$ORIGIN/../lib/tandem")
 
@@ -207,9 +215,8 @@ def bill_of(document):
     return {one["name"]: one for one in document["components"]}
 
 
-def test_the_bill_of_materials_names_pinned_versions(packages, binaries, tmp_path):
-    run("dpkg-deb", "-x", one(packages, "*.deb"), tmp_path / "data")
-    folder = tmp_path / "data/usr/share/doc/tandem"
+def test_the_bill_of_materials_names_pinned_versions(contents, binaries, tmp_path):
+    folder = contents / "usr/share/doc/tandem"
     text = (folder / "sbom.cdx.json").read_text("utf-8")
     document = json.loads(text)
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5")

@@ -115,19 +115,29 @@ class Control:
     def failed(self):
         return struct.unpack_from("q", self.memory, 40)[0] > 0
 
+    @property
     def stack(self):
-        """The function and its callers, with symbols."""
-        lines = self.memory[48:].split(b"\0", 1)[0].decode().splitlines()
-        found = lines[:1]
-        for line in lines[1:]:
-            object_, offset, symbol = line.rsplit(" ", 2)
-            if symbol == "-":
-                name = ["addr2line", "-Cfe", object_, hex(int(offset, 16) - 1)]
-                with contextlib.suppress(OSError):
-                    symbol = subprocess.run(name, capture_output=True, text=True).stdout
-                    symbol = symbol.splitlines()[0] if symbol else "-"
-            found.append(f"  {Path(object_).name} {symbol}")
-        return "\n".join(found)
+        """The function that failed, and its callers: "OBJECT OFFSET SYMBOL" each."""
+        return self.memory[48:].split(b"\0", 1)[0].decode().splitlines()
+
+    @property
+    def function(self):
+        """The name of the function that failed."""
+        return "".join(self.stack[:1])
+
+
+def named(stack):
+    """The same in words. Symbols that are not exported are looked up, which takes seconds."""
+    found = stack[:1]
+    for line in stack[1:]:
+        object_, offset, symbol = line.rsplit(" ", 2)
+        if symbol == "-":
+            name = ["addr2line", "-Cfe", object_, hex(int(offset, 16) - 1)]
+            with contextlib.suppress(OSError):
+                symbol = subprocess.run(name, capture_output=True, text=True).stdout
+                symbol = symbol.splitlines()[0] if symbol else "-"
+        found.append(f"  {Path(object_).name} {symbol}")
+    return "\n".join(found)
 
 
 def make_library(folder):
@@ -394,6 +404,12 @@ def serves(process, phases=("grpc", "http"), token=TOKEN):
     return ("ok", "") if process.healthy() else ("broken", "/healthz fails")
 
 
+def failed_point(bench, phase, which, n, outcome, detail):
+    """The point of the call that failed last; with its callers if the outcome is a failure."""
+    stack = named(bench.control.stack) if outcome in BAD else ""
+    return Point(phase, which, n, outcome, detail, stack)
+
+
 def fail_start(bench, which, n, stay=False):
     """The point, or None if the start has fewer calls."""
     bench.control.arm(which, n, stay)
@@ -402,7 +418,7 @@ def fail_start(bench, which, n, stay=False):
         try:
             ready = process.ready()
         except Hung as error:
-            return Point("start", which, n, "hang", str(error), bench.control.stack())
+            return failed_point(bench, "start", which, n, "hang", str(error))
         finally:
             bench.control.disarm()
         if not ready:
@@ -416,7 +432,7 @@ def fail_start(bench, which, n, stay=False):
         if not bench.control.failed:
             assert outcome == "served", f"without a fault: {outcome} {detail}\n{process.log()}"
             return None
-        return Point("start", which, n, outcome, detail, bench.control.stack())
+        return failed_point(bench, "start", which, n, outcome, detail)
     finally:
         process.kill()
 
@@ -434,7 +450,7 @@ def reload(process):
         # The log line itself may have failed: then the tokens show whether the server works.
         if bench.control.failed:
             failed = failed or time.monotonic()
-            if time.monotonic() > failed + 5 or bench.control.stack().startswith("write"):
+            if time.monotonic() > failed + 5 or bench.control.function.startswith("write"):
                 break
         if time.monotonic() > end:
             return "hang", "the reload"
@@ -490,12 +506,11 @@ def fail_requests(process, phase, which, points, on_point):
             if not failed:
                 assert outcome in ("answered", "reloaded"), f"without a fault: {outcome} {detail}"
                 break
-            stack = bench.control.stack()
             if outcome in ("answered", "refused", "disconnected", "reloaded", "kept"):
                 after, why = serves(process)
                 if after != "ok":
                     outcome, detail = after, f"{detail}; {why}"
-            on_point(Point(phase, which, n, outcome, detail, stack))
+            on_point(failed_point(bench, phase, which, n, outcome, detail))
             if after != "ok":
                 process.kill()
                 process = None

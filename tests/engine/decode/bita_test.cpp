@@ -109,15 +109,15 @@ BitaSeen bita_against_the_reference(uint64_t first_seed, int boxes, bool tight) 
 
 TEST(Bita, EqualsTheReference) {
   const BitaSeen seen = bita_against_the_reference(0, 400, /*tight=*/false);
-  EXPECT_GT(seen.accepted, 5000);
-  EXPECT_GT(seen.biased, 500) << "a biased walk would have been noticed";
-  EXPECT_GT(seen.restricted, 100);
+  EXPECT_GT(seen.accepted, cases(5000));
+  EXPECT_GT(seen.biased, cases(500)) << "a biased walk would have been noticed";
+  EXPECT_GT(seen.restricted, cases(100));
 }
 
 TEST(Bita, EvictionsChangeNothing) {
   const BitaSeen seen = bita_against_the_reference(10000, 200, /*tight=*/true);
-  EXPECT_GT(seen.accepted, 2000);
-  EXPECT_GT(seen.preempted, 200);
+  EXPECT_GT(seen.accepted, cases(2000));
+  EXPECT_GT(seen.preempted, cases(200));
 }
 
 TEST(Bita, LeavesOnlyFinalRows) {

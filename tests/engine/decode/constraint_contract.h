@@ -24,6 +24,7 @@
 #include "tests/engine/decode/method_checks.h"
 #include "tests/engine/decode/random_constraint.h"
 #include "tests/reference/autoregressive.h"
+#include "tests/sanitized.h"
 
 namespace tandem::test {
 
@@ -65,8 +66,8 @@ inline int number_from(const char* variable, int otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &number) ? number : otherwise;
 }
 
-// `n` cases, or as many as TANDEM_CONSTRAINT_CASES says.
-inline int number_of_cases(int n) { return number_from("TANDEM_CONSTRAINT_CASES", n); }
+// `n` cases, a quarter of them under sanitizers, or as many as TANDEM_CONSTRAINT_CASES says.
+inline int number_of_cases(int n) { return number_from("TANDEM_CONSTRAINT_CASES", cases(n)); }
 
 // The first seed: 0, or TANDEM_CONSTRAINT_SEED. Failures name theirs, and each has eight cases.
 inline int first_seed() { return number_from("TANDEM_CONSTRAINT_SEED", 0); }

@@ -6,32 +6,36 @@ namespace {
 
 TEST(ContractConstraint, Speculative) {
   const Outcome seen = expect_constrained_ar(speculative_case(), 2400);
-  EXPECT_GT(seen.dead, 50);
-  EXPECT_GT(seen.preempted, 50);
-  EXPECT_GT(seen.cancelled, 50);
-  EXPECT_GT(seen.drafted, 2000);
-  EXPECT_GT(seen.forced, 500);
+  EXPECT_GT(seen.dead, cases(50));
+  EXPECT_GT(seen.preempted, cases(50));
+  EXPECT_GT(seen.cancelled, cases(50));
+  EXPECT_GT(seen.drafted, cases(2000));
+  EXPECT_GT(seen.forced, cases(500));
 }
 
 TEST(ContractConstraint, SpeculativeByRatio) {
-  EXPECT_GT(expect_constrained_ar(ratio_case(), 800).drafted, 500);
+  EXPECT_GT(expect_constrained_ar(ratio_case(), 800).drafted, cases(500));
 }
 
 TEST(ContractConstraint, Ngram) {
   const Outcome seen = expect_constrained_ar(ngram_case(), 1600);
-  EXPECT_GT(seen.drafted, 200);
-  EXPECT_GT(seen.forced, 200);
+  EXPECT_GT(seen.drafted, cases(200));
+  EXPECT_GT(seen.forced, cases(200));
 }
 
 TEST(ContractConstraint, Bild) {
   for (const bool exact : {true, false}) {
-    EXPECT_GT(expect_constrained_ar(bild_case(exact), 1200).drafted, 500);
+    EXPECT_GT(expect_constrained_ar(bild_case(exact), 1200).drafted, cases(500));
   }
 }
 
-TEST(ContractConstraint, Bita) { EXPECT_GT(expect_constrained_ar(bita_case(), 1600).drafted, 300); }
+TEST(ContractConstraint, Bita) {
+  EXPECT_GT(expect_constrained_ar(bita_case(), 1600).drafted, cases(300));
+}
 
-TEST(ContractConstraint, Ppd) { EXPECT_GT(expect_constrained_ar(ppd_case(), 800).drafted, 300); }
+TEST(ContractConstraint, Ppd) {
+  EXPECT_GT(expect_constrained_ar(ppd_case(), 800).drafted, cases(300));
+}
 
 TEST(ContractConstraint, LlmToSlm) { expect_constrained_ar(llm_to_slm_case(), 400); }
 
@@ -44,10 +48,10 @@ TEST(LateConstraint, EveryMethodGivesTheSameTokens) {
        {speculative_case(), ratio_case(), ngram_case(), bild_case(true), bild_case(false),
         bita_case(), ppd_case(), llm_to_slm_case(), beam_case()}) {
     const Outcome seen = expect_constrained_ar(method, 400, late_automata());
-    EXPECT_GT(seen.late, 100);
+    EXPECT_GT(seen.late, cases(100));
     cancelled += seen.cancelled;
   }
-  EXPECT_GT(cancelled, 30);
+  EXPECT_GT(cancelled, cases(30));
 }
 
 }  // namespace

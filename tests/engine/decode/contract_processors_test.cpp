@@ -5,6 +5,7 @@
 #include "tests/engine/decode/pairs.h"
 #include "tests/engine/decode/sketches.h"
 #include "tests/reference/autoregressive.h"
+#include "tests/sanitized.h"
 
 namespace tandem::test {
 namespace {
@@ -43,7 +44,7 @@ void expect_reference(const BoxOptions& options, const std::vector<CastRole>& ro
 }
 
 TEST(ContractProcessors, Autoregressive) {
-  for (uint64_t seed = 0; seed < 150; ++seed) {
+  for (uint64_t seed = 0; seed < cases(150); ++seed) {
     expect_reference(pair_of(seed, static_cast<int>(seed % 2)), {{Role::kLarge, ModelId(0), 0}},
                      seed, seed % 2 ? 0.9F : 0, autoregressive);
     if (HasFatalFailure()) return;
@@ -52,7 +53,7 @@ TEST(ContractProcessors, Autoregressive) {
 
 TEST(ContractProcessors, GreedyBild) {
   SketchStats stats;
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < cases(200); ++seed) {
     const BildArgs args = {1 + static_cast<int>(seed % 6), static_cast<float>(seed % 4) / 8, 0.69F};
     BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
     if (seed % 2) {  // so that both models are sure of the same token now and then
@@ -62,12 +63,12 @@ TEST(ContractProcessors, GreedyBild) {
                      [&stats, args](Gen g) { return bild(g, args, &stats); });
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(stats.rollbacks, 1000);
+  EXPECT_GT(stats.rollbacks, cases(1000));
 }
 
 TEST(ContractProcessors, GreedySpeculative) {
   SketchStats stats;
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < cases(200); ++seed) {
     BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
     if (seed % 3 == 0) o.models[1].config = o.models[0].config;  // all drafts are good
     const int gamma = 1 + static_cast<int>(seed % 5);
@@ -75,12 +76,12 @@ TEST(ContractProcessors, GreedySpeculative) {
                      [&stats, gamma](Gen g) { return speculative(g, gamma, &stats); });
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(stats.accepted, 1000);
+  EXPECT_GT(stats.accepted, cases(1000));
 }
 
 TEST(ContractProcessors, TreesGreedyAndSampled) {
   SketchStats stats;
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < cases(200); ++seed) {
     const int M = 1 + static_cast<int>(seed % 3), k = 1 + static_cast<int>(seed % 4);
     const auto tree = static_cast<BitaTreeKind>(seed % 6);
     BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
@@ -90,13 +91,13 @@ TEST(ContractProcessors, TreesGreedyAndSampled) {
         [&stats, M, k, tree](Gen g) { return bita(g, {M, k, tree, Pace::kFixed}, &stats); });
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(stats.accepted, 1000);
+  EXPECT_GT(stats.accepted, cases(1000));
 }
 
 TEST(ContractProcessors, EvictedRowsCountOnce) {
   SketchStats stats;
   int64_t preemptions = 0;
-  for (uint64_t seed = 0; seed < 80; ++seed) {
+  for (uint64_t seed = 0; seed < cases(80); ++seed) {
     BoxOptions o = pair_of(seed, static_cast<int>(seed % 2));
     for (BoxModel& m : o.models) m.pool = {4, 9, 9};
     const auto spec = [&stats](Gen g) { return speculative(g, 4, &stats); };
@@ -104,7 +105,7 @@ TEST(ContractProcessors, EvictedRowsCountOnce) {
     expect_reference(o, two_models(), seed, 0, seed % 2 ? Method(big) : Method(spec), &preemptions);
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(preemptions, cases(100));
 }
 
 // p == q under the same processors: what each model counts of its own cache is the same, so all
@@ -115,7 +116,7 @@ TEST(ContractProcessors, SampledDraftsOfTheSameModelAreAllAccepted) {
   Box box{o};
   SketchStats stats;
   std::mt19937_64 rng(1);
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < cases(200); ++seed) {
     SequenceSpec s = box.spec(random_prompt(rng, 1, 10), 12);
     s.warp.temperature = 1;
     s.warp.typical_p = 0.9F;

@@ -114,7 +114,8 @@ Pair between_decoders(int at) {
 // oracles 8 and 9).
 int64_t expect_equals_pair_reference(uint64_t first_seed, int boxes, bool tight) {
   int64_t preempted = 0;
-  for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(boxes); ++seed) {
+  for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(cases(boxes));
+       ++seed) {
     Rng rng(seed);
     const BoxOptions options = random_boxes(rng, tight);
     Box box{options};
@@ -151,7 +152,7 @@ int64_t expect_equals_pair_reference(uint64_t first_seed, int boxes, bool tight)
 TEST(LlmToSlm, EqualsTheReference) { expect_equals_pair_reference(0, 400, /*tight=*/false); }
 
 TEST(LlmToSlm, EvictionsChangeNothing) {
-  EXPECT_GT(expect_equals_pair_reference(10000, 300, /*tight=*/true), 200);
+  EXPECT_GT(expect_equals_pair_reference(10000, 300, /*tight=*/true), cases(200));
 }
 
 // The best of several beams of a conditioned small model, with any evictions.

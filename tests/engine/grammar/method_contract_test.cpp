@@ -98,9 +98,9 @@ Outcome under_grammars(const MethodCase& method, int n) {
 
 TEST(MethodContract, Speculative) {
   const Outcome seen = under_grammars(speculative_case(), 240);
-  EXPECT_GT(seen.preempted, 5);
-  EXPECT_GT(seen.cancelled, 2);
-  EXPECT_GT(seen.drafted, 100);
+  EXPECT_GT(seen.preempted, kSanitized ? 0 : 5);
+  EXPECT_GT(seen.cancelled, kSanitized ? 0 : 2);
+  EXPECT_GT(seen.drafted, cases(100));
 }
 
 TEST(MethodContract, SpeculativeByRatio) { under_grammars(ratio_case(), 80); }
@@ -113,7 +113,7 @@ TEST(MethodContract, Bild) {
 
 TEST(MethodContract, Bita) { under_grammars(bita_case(), 160); }
 
-TEST(MethodContract, Ppd) { EXPECT_GT(under_grammars(ppd_case(), 120).drafted, 10); }
+TEST(MethodContract, Ppd) { EXPECT_GT(under_grammars(ppd_case(), 120).drafted, cases(10)); }
 
 TEST(MethodContract, LlmToSlm) { under_grammars(llm_to_slm_case(), 120); }
 

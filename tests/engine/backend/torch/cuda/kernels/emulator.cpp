@@ -9,9 +9,6 @@
 #if __has_feature(address_sanitizer)
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if __has_feature(thread_sanitizer)
-#include <sanitizer/tsan_interface.h>
-#endif
 
 // Switches to the stack `load` and stores the current one in *save. Callee-saved registers are on
 // the stack. (ucontext makes a system call per switch, and sanitizers then clear whole stacks.)
@@ -57,7 +54,6 @@ enum class State : uint8_t { kReady, kAtBarrier, kInShuffle, kDone };
 struct Fiber {
   explicit Fiber(void (*entry)());
   Fiber() = default;  // the host thread
-  ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
@@ -67,7 +63,6 @@ struct Fiber {
   const void* bottom = nullptr;  // for ASan, also the next
   size_t bytes = 0;
   void* fake_stack = nullptr;
-  void* tsan = nullptr;
 };
 
 Fiber::Fiber(void (*entry)())
@@ -80,15 +75,6 @@ Fiber::Fiber(void (*entry)())
   *--top = reinterpret_cast<void*>(entry);
   for (int i = 0; i < 6; ++i) *--top = nullptr;  // registers
   at = static_cast<void*>(top);
-#if __has_feature(thread_sanitizer)
-  tsan = __tsan_create_fiber(0);
-#endif
-}
-
-Fiber::~Fiber() {
-#if __has_feature(thread_sanitizer)
-  if (stack != nullptr) __tsan_destroy_fiber(tsan);
-#endif
 }
 
 struct Barrier {
@@ -181,9 +167,6 @@ void Machine::switch_to(Fiber& to) {
   current_ = &to;
 #if __has_feature(address_sanitizer)
   __sanitizer_start_switch_fiber(&from.fake_stack, to.bottom, to.bytes);
-#endif
-#if __has_feature(thread_sanitizer)
-  __tsan_switch_to_fiber(to.tsan, 0);
 #endif
   tandem_switch_stack(&from.at, to.at);
   arrived();
@@ -330,9 +313,6 @@ void Machine::run(const Geometry& g, const std::function<void()>& kernel) {
   if (g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) {
     fail("a grid of ", g.x, " x ", g.y, " x ", g.z);
   }
-#if __has_feature(thread_sanitizer)
-  host_.tsan = __tsan_get_current_fiber();
-#endif
   kernel_ = &kernel;
   threads_ = g.threads;
   while (static_cast<int>(fibers_.size()) < threads_) {

@@ -26,6 +26,7 @@ class BlockProductKernel : public testing::TestWithParam<QuantType> {
 TEST_P(BlockProductKernel, SumsInTheDocumentedOrder) {
   uint64_t seed = 0;
   for (const int64_t in : {32, 160, 1088}) {
+    if (test::kSanitized && in > 160) continue;  // LoadsWeightsAhead has several rounds too
     for (const int64_t outs : {1, 16, 50}) {
       const BlocksShape s{.type = GetParam(), .outs = outs, .in = inputs(in)};
       ++seed;
@@ -46,10 +47,10 @@ TEST_P(BlockProductKernel, LoadsWeightsAhead) {
   BlocksShape s{.type = GetParam(), .outs = 36, .in = inputs(4400), .blocks = 1};
   EXPECT_EQ(check_blocks<BFloat16>(s, 9, 70), "");
   s.normed = true;
-  EXPECT_EQ(check_blocks<BFloat16>(s, 1, 71), "");
+  if (!test::kSanitized) EXPECT_EQ(check_blocks<BFloat16>(s, 1, 71), "");
   s.then = ProductThen::kGate;
   s.added = true;
-  EXPECT_EQ(check_blocks<BFloat16>(s, 2, 72), "");
+  if (!test::kSanitized) EXPECT_EQ(check_blocks<BFloat16>(s, 2, 72), "");
   EXPECT_EQ(check_blocks<BFloat16>(s, 9, 73), "");
 }
 
