@@ -60,6 +60,11 @@ KNOWN = (
         "crash",
         "gRPC and Abseil end the process with abort() and a message when a call of their own fails",
     ),
+    Known(
+        r"^calloc\n  faults\.so .*\n  libc\.so\.6 __cxa_thread_atexit_impl\n",
+        "crash",
+        "glibc ends the process with a message when it cannot register a thread's destructor",
+    ),
 )
 
 
