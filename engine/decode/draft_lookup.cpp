@@ -26,7 +26,7 @@ void DraftLookup::search(std::span<const Token> tail) {
   of_own_ = own_.find(g_.seq(), tail);
   of_history_ = {};
   const auto [history, tenant] = g_.earlier_texts();
-  if (history == nullptr || of_own_.matched >= max_ngram_) return;
+  if (history == nullptr || max_ngram_ <= NgramIndex::kHashed) return;
   of_history_ = history->find(*tenant, g_.seq(), tail, max_ngram_);
   if (of_history_.matched > of_own_.matched) {
     of_own_ = {};
@@ -41,6 +41,7 @@ bool DraftLookup::go_on(std::span<const Token> tail) {
   if (of_own_.matched > 0) {
     if (at(of_own_.next, tail) != tail.back()) return false;
     ++of_own_.next;
+    if (of_own_.matched < NgramIndex::kHashed) ++of_own_.matched;
   } else {
     if (of_history_.matched == 0 || of_history_.token != tail.back()) return false;
     of_history_ = g_.earlier_texts().history->behind(of_history_);
@@ -52,9 +53,8 @@ bool DraftLookup::go_on(std::span<const Token> tail) {
 
 void DraftLookup::begin_round() {
   own_.advance(g_.seq());
-  if (const auto [history, tenant] = g_.earlier_texts(); history != nullptr) {
-    history->advance(*tenant);
-  }
+  const auto [history, tenant] = g_.earlier_texts();
+  if (history != nullptr && max_ngram_ > NgramIndex::kHashed) history->advance(*tenant);
   search({});
   first_ = std::max(of_own_.matched, of_history_.matched);
 }
@@ -64,7 +64,9 @@ int DraftLookup::most() const {
 }
 
 DraftLookup::Draft DraftLookup::next(std::span<const Token> tail) {
-  if (g_.seq().size() + tail.size() != size_ && !go_on(tail)) search(tail);
+  // A short match is looked up in constant time.
+  const bool short_ones = max_ngram_ <= NgramIndex::kHashed;
+  if (g_.seq().size() + tail.size() != size_ && (short_ones || !go_on(tail))) search(tail);
   return draft(tail);
 }
 

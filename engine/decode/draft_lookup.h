@@ -17,8 +17,8 @@ inline constexpr int kShortLookup = 12;
 
 class DraftLookup {
  public:
-  // max_ngram: the longest suffix, in [1, kMaxNgram]. Earlier requests have matches of at least
-  // TextHistory::kGram tokens.
+  // max_ngram: the longest suffix, in [1, kMaxNgram]. Earlier requests are looked up above
+  // NgramIndex::kHashed.
   DraftLookup(Gen g, int max_ngram) : g_(g), max_ngram_(max_ngram), own_(max_ngram) {}
 
   // Of a round: enters new text, and looks up the suffix of seq().
@@ -28,7 +28,8 @@ class DraftLookup {
 
   struct Draft {
     Token token = -1;
-    Matched by;  // without the drafts that were copied with it; no tokens: none
+    // No tokens: none. Drafts that were copied with it count up to NgramIndex::kHashed tokens.
+    Matched by;
   };
   // What may follow seq() and `tail`. Where the last token of `tail` is the last draft, the copy
   // continues, which takes constant time. REQUIRES: begin_round(), and no token was emitted since.

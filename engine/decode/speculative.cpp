@@ -168,7 +168,7 @@ class DraftPolicy {
         small_(drafter_of(g, a)),
         warp_(g.warp(), a.draft_vocabulary.value_or(0), a.drafts_text_ids),
         length_(small_.by_ratio && a.pace == Pace::kFastest ? Pace::kAdaptive : a.pace, most_),
-        lookup_(g, kMaxNgram) {
+        lookup_(g, NgramIndex::kHashed) {
     if (a.pace != Pace::kFastest || small_.by_ratio) return;
     using By = DraftStopping::By;
     stopping_.emplace(most_, a.stats, small_.masks > 0 ? By::kParallel : By::kSmall);
@@ -187,10 +187,9 @@ class DraftPolicy {
     drafter_ = small_;
     drafter_.warp = warp_.behind(g_.seq());
     // The large model adds a token of its own, so the last token needs no draft.
-    gamma_ = std::min(length_.gamma(), g_.remaining() - 1);
+    gamma_ = std::min(stopping_ ? most_ : length_.gamma(), g_.remaining() - 1);
     if (!stopping_) return;
     lookup_.begin_round();
-    gamma_ = std::min({most_, std::max(kShortLookup, lookup_.most()), g_.remaining() - 1});
     stopping_->begin_round(
         {g_.load(large_), g_.load(small_.stage), g_.missing(small_.stage) - 1, g_.remaining()});
     if (!stopping_->parallel()) drafter_.masks = 0;
@@ -233,7 +232,7 @@ class DraftPolicy {
   DraftWarp warp_;
   DraftLength length_;
   std::optional<DraftStopping> stopping_;  // with Pace::kFastest
-  DraftLookup lookup_;
+  DraftLookup lookup_;                     // of short matches in the own text
 
   // This round.
   std::vector<Token> forced_;  // by a constraint: the drafts, without the small model

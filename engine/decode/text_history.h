@@ -113,7 +113,7 @@ class TextHistory {
   static constexpr uint32_t kLast = uint32_t{1} << 31;  // and a bucket
   static constexpr uint32_t kUnlinked = ~uint32_t{0};
 
-  std::vector<Token> tokens_;    // by place
+  std::vector<Token> tokens_;     // by place
   std::vector<uint32_t> before_;  // by place: the one before in its chain, plus 1; 0: none
   std::vector<uint32_t> after_;   // by place: the one after, plus 1; the last one: kLast
   std::vector<uint32_t> heads_;   // by bucket: the last place, plus 1; 0: none

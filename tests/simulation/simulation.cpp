@@ -167,7 +167,8 @@ void Simulation::submit(size_t index) {
     s.listener = client;
     s.series = &world_.metrics.series.front();
     s.submitted = world_.clock.now();
-    s.history = history_;
+    // A conditioned small model may have other tokens.
+    if (client->request().kind != MethodKind::kConditioned) s.history = history_;
   }
   world_.loop->submit(std::move(choices));
 }
