@@ -17,7 +17,7 @@ Token DraftLookup::at(size_t i, std::span<const Token> tail) const {
 
 DraftLookup::Draft DraftLookup::draft(std::span<const Token> tail) const {
   if (of_own_.matched > 0) return {at(of_own_.next, tail), {of_own_.matched}};
-  return {of_history_.token, {of_history_.matched, /*in_history=*/true}};
+  return {of_history_.token, {of_history_.matched, /*history=*/true}};
 }
 
 // A request's own text is more likely to be what it copies: it wins where both are equal.

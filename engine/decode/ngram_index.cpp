@@ -6,26 +6,21 @@
 
 namespace tandem {
 
-NgramIndex::Gram NgramIndex::last(std::span<const Token> text, int n) {
-  Gram gram;
-  gram.fill(-1);
-  std::copy(text.end() - n, text.end(), gram.end() - n);
-  return gram;
-}
-
 NgramIndex::Gram NgramIndex::last(std::span<const Token> text, std::span<const Token> tail, int n) {
-  const int of_tail = std::min(n, static_cast<int>(tail.size()));
-  Gram gram = last(text, 0);
-  std::copy(tail.end() - of_tail, tail.end(), gram.end() - of_tail);
-  std::copy(text.end() - (n - of_tail), text.end(), gram.end() - n);
-  return gram;
+  auto hash = static_cast<uint64_t>(n);
+  for (size_t i = text.size() + tail.size() - static_cast<size_t>(n); n > 0; ++i, --n) {
+    const Token t = i < text.size() ? text[i] : tail[i - text.size()];
+    hash = (hash ^ static_cast<uint32_t>(t)) * 0xff51afd7ed558ccd;
+    hash ^= hash >> 32;
+  }
+  return hash;
 }
 
 void NgramIndex::enter(std::span<const Token> text, size_t at, bool older) {
   const int longest = std::min(hashed_, static_cast<int>(at));
   const auto position = static_cast<uint32_t>(at);
   for (int k = 1; k <= longest; ++k) {
-    Places& places = places_[last(text.first(at), k)];
+    Places& places = places_[last(text.first(at), {}, k)];
     if (places.last == 0) {
       places = {position, position};
     } else if (older) {

@@ -2,7 +2,6 @@
 // in it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -48,13 +47,12 @@ class NgramIndex {
   size_t entered() const { return end_ - begin_; }  // tokens so far
 
  private:
-  using Gram = std::array<Token, kHashed>;  // shorter ones begin with -1
+  using Gram = uint64_t;  // a hash; a collision costs a draft
   // Positions behind a gram.
   struct Places {
     uint32_t last = 0, first = 0;  // 0: none, as no gram precedes token 0
   };
-  static Gram last(std::span<const Token> text, int n);
-  // Of `text` followed by `tail`.
+  // Of the last n tokens of `text` followed by `tail`.
   static Gram last(std::span<const Token> text, std::span<const Token> tail, int n);
   // Enters the grams that end before `at`. older: this text precedes the entered text.
   void enter(std::span<const Token> text, size_t at, bool older);

@@ -177,16 +177,20 @@ def test_the_account_is_full_for_one_client_only(attack, tmp_path):
     )
     limit = target.metric("tandem_memory_limit_bytes")
     assert limit == 72 * MIB
-    ids = target.api.messages.TokenIds(ids=[65] * 16000)
+    messages = target.api.messages
+    # Without drafts: equal requests would end before the queue is full.
+    fields = {
+        "model": "wide",
+        "token_ids": messages.TokenIds(ids=[65] * 16000),
+        "autoregressive": messages.Autoregressive(),
+    }
     before = target.memory()
     with target.bystander(model="fake", token=TOKEN[::-1], allowed=160):
         client = target.client(TOKEN)
-        calls = [
-            client.generate(model="wide", token_ids=ids, max_new_tokens=20) for _ in range(800)
-        ]
+        calls = [client.generate(max_new_tokens=20, **fields) for _ in range(800)]
         refused = None
         for _ in range(200):
-            refused = client.refusal(model="wide", token_ids=ids)
+            refused = client.refusal(**fields)
             if refused is not None:
                 break
         assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -160,7 +160,8 @@ def test_json_has_the_documented_members(tandem):
     assert len(answer["token_ids"]) == 4
     assert [token["id"] for token in answer["tokens"]] == answer["token_ids"]
     for token in answer["tokens"]:
-        assert token["provenance"] == {"proposed": "large", "confirmed": "large"}
+        assert token["provenance"]["proposed"] in ("large", "ngram")
+        assert token["provenance"]["confirmed"] == "large"
         assert token["logprob"] <= 0
     assert answer["stats"]["large_passes"] >= 4
     assert {
