@@ -252,7 +252,9 @@ class TextHolder final : public Sink {
 TEST(ServerLimits, TokensThatAreNotTextYetCountAsUnread) {
   constexpr int kTokens = 3000, kUnread = 64;
   Harness h("max_unread_tokens: 64", true, kBrisk);
-  const Stream expected = stream(*h.client, ask("brisk", "x", kTokens));
+  auto by_tokens = ask("brisk", "x", kTokens);
+  by_tokens.mutable_autoregressive();  // a token at a time
+  const Stream expected = stream(*h.client, by_tokens);
   ASSERT_TRUE(expected.status.ok()) << expected.status;
   const auto generated = [&] {
     int64_t sum = 0;
@@ -265,7 +267,7 @@ TEST(ServerLimits, TokensThatAreNotTextYetCountAsUnread) {
   std::promise<void> running;
   Stream got;
   std::thread reader([&, started = false]() mutable {
-    got.status = h.client->generate(ask("brisk", "x", kTokens), [&](const auto& event) {
+    got.status = h.client->generate(by_tokens, [&](const auto& event) {
       got.add(event);
       received.fetch_add(event.chunk().tokens_size());
       if (!started && event.has_chunk()) running.set_value();
