@@ -7,7 +7,7 @@
 namespace tandem {
 
 NgramIndex::Gram NgramIndex::last(std::span<const Token> text, std::span<const Token> tail, int n) {
-  auto hash = static_cast<uint64_t>(n);
+  uint64_t hash = static_cast<uint64_t>(n) * 0x9e3779b97f4a7c15;  // no token cancels it
   for (size_t i = text.size() + tail.size() - static_cast<size_t>(n); n > 0; ++i, --n) {
     const Token t = i < text.size() ? text[i] : tail[i - text.size()];
     hash = (hash ^ static_cast<uint32_t>(t)) * 0xff51afd7ed558ccd;

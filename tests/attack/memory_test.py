@@ -254,5 +254,6 @@ def test_what_is_held_is_in_the_account(attack, kind):
         grown, counted = after - memory, held_bytes - charged
         print(f"{kind}: {grown / MIB:.1f} MiB more, {counted / MIB:.1f} MiB charged")
         assert counted > 24 * MIB
-        assert grown <= counted + 12 * MIB  # of the allocator, threads and pages
+        # Of the allocator, threads and pages, and about 100 bytes a token for look-ups.
+        assert grown <= counted + 16 * MIB
     target.assert_quiet()

@@ -163,7 +163,7 @@ def test_json_has_the_documented_members(tandem):
         assert token["provenance"]["proposed"] in ("large", "ngram")
         assert token["provenance"]["confirmed"] == "large"
         assert token["logprob"] <= 0
-    assert answer["stats"]["large_passes"] >= 4
+    assert 1 <= answer["stats"]["large_passes"] <= 4
     assert {
         "tokens_per_pass",
         "time_to_first_token_seconds",
