@@ -402,6 +402,15 @@ def test_the_real_picker_reads_the_gauges(start_server, gateway, stack, tmp_path
         assert post(proxy)[0] == 200
 
 
+def counts_of(servers, proxy, number, text):
+    """How many of `number` requests each server got."""
+    before = servers.requests()
+    for i in range(number):
+        assert post(proxy, prompt=f"{i} {text}")[0] == 200
+    after = servers.requests()
+    return {address: after[address] - before[address] for address in servers.addresses}
+
+
 def check_picks(servers, picker, proxy):
     busy, *free = servers.addresses
     assert post(proxy)[0] == 200
@@ -409,12 +418,10 @@ def check_picks(servers, picker, proxy):
         occupy(occupants, busy)
         picker.until(lambda: picker.waiting(busy) == 1)
         # The only queue. No server has a prefix of these prompts, which are shorter than a block.
-        before = servers.requests()
-        for number in range(20):
-            assert post(proxy, prompt=f"{number} lorem ipsum")[0] == 200
-        after = servers.requests()
-    assert after[busy] == before[busy]
-    assert sum(after[a] - before[a] for a in free) == 20
+        counts = counts_of(servers, proxy, 20, "lorem ipsum")
+    assert counts[busy] == 0
+    assert sum(counts[a] for a in free) == 20
+    after = servers.requests()
     # A long prompt that repeats stays on one server, whose prefix cache has it.
     text = "lorem ipsum dolor sit amet " * 100
     for _ in range(8):
@@ -452,12 +459,9 @@ def test_the_real_picker_in_a_real_api_server(start_server, gateway, stack, tmp_
     gone, *left = servers.addresses
     api.delete(pods[0])
     picker.until(lambda: picker.waiting(gone) is None)
-    before = servers.requests()
-    for number in range(10):
-        assert post(proxy, prompt=f"{number} lorem ipsum")[0] == 200
-    after = servers.requests()
-    assert after[gone] == before[gone]
-    assert sum(after[a] - before[a] for a in left) == 10
+    counts = counts_of(servers, proxy, 10, "lorem ipsum")
+    assert counts[gone] == 0
+    assert sum(counts[a] for a in left) == 10
     # It comes back, as the only one without a queue.
     api.create(pods[0])
     picker.until(lambda: picker.waiting(gone) is not None)
@@ -465,9 +469,7 @@ def test_the_real_picker_in_a_real_api_server(start_server, gateway, stack, tmp_
         for address in left:
             occupy(occupants, address)
             picker.until(lambda address=address: picker.waiting(address) == 1)
-        for number in range(10):
-            assert post(proxy, prompt=f"{number} dolor sit")[0] == 200
-    assert servers.requests()[gone] == after[gone] + 10
+        assert counts_of(servers, proxy, 10, "dolor sit")[gone] == 10
 
 
 def test_a_rolling_restart_loses_no_request(three, gateway, stack, tmp_path):

@@ -18,7 +18,7 @@ reference::Tokens expected_of(const Box& box, const SequenceSpec& s) {
                                    s.stops.max_new_tokens);
 }
 
-// Two requests, of which the second comes while the first has passes under way.
+// A second request arrives while passes of the first are under way.
 TEST(Autoregressive, PassesAheadDrawTheSameTokens) {
   int64_t preemptions = 0;
   for (uint64_t seed = 0; seed < 600; ++seed) {

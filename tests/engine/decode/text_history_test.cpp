@@ -177,7 +177,7 @@ TEST(TextHistory, AMatchThatWasEvictedEnds) {
   EXPECT_EQ(history.behind(m).matched, 0);
 }
 
-// Anything in any order: what is found is of the tenant, whoever lost blocks in between.
+// Random calls of several tenants, with evictions. A tenant finds only its own texts.
 TEST(TextHistory, NeverProposesAnotherTenantsText) {
   int64_t found = 0, longer = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
