@@ -178,21 +178,19 @@ def test_the_account_is_full_for_one_client_only(attack, tmp_path):
     limit = target.metric("tandem_memory_limit_bytes")
     assert limit == 72 * MIB
     messages = target.api.messages
-    # Without drafts: equal requests would end before the queue is full.
+    # A running request takes 75 s, so no place in the queue becomes free.
     fields = {
         "model": "wide",
         "token_ids": messages.TokenIds(ids=[65] * 16000),
         "autoregressive": messages.Autoregressive(),
+        "max_new_tokens": 15000,
     }
     before = target.memory()
     with target.bystander(model="fake", token=TOKEN[::-1], allowed=160):
         client = target.client(TOKEN)
-        calls = [client.generate(max_new_tokens=20, **fields) for _ in range(800)]
-        refused = None
-        for _ in range(200):
-            refused = client.refusal(**fields)
-            if refused is not None:
-                break
+        calls = [client.generate(**fields) for _ in range(800)]
+        target.until(lambda: any(call.done() for call in calls), "a call is refused", 60)
+        refused = client.refusal(**fields)
         assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         reason, wait = client.details(refused)
         assert reason == "MEMORY_FULL"
