@@ -32,7 +32,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/flags.h"
-#include "rpc/event_engine.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem {
@@ -285,6 +284,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n%s", rest.status().ToString().c_str(), flags.help().c_str());
     return 2;
   }
-  tandem::retain_event_engine();
   return tandem::run(options);
 }

@@ -14,7 +14,6 @@
 #include "engine/base/read_file.h"
 #include "engine/base/status.h"
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "rpc/event_engine.h"
 #include "tandem/v1/admin.grpc.pb.h"
 #include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/models.grpc.pb.h"
@@ -111,7 +110,6 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::connect(ClientOptions options) {
-  retain_event_engine();
   auto impl = std::make_unique<Impl>();
   TANDEM_ASSIGN_OR_RETURN(const auto creds, credentials(options));
   grpc::ChannelArguments arguments;

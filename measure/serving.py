@@ -57,10 +57,9 @@ def server(
             ]
         flags += ["--listen=127.0.0.1:0", "--http=off", f"--port-file={ports}", *more]
         with log.open("w") as out:
+            command = [binary, *flags]
             process = subprocess.Popen(
-                [binary, *flags],
-                stderr=out,
-                preexec_fn=machine.end_with_parent if end_with_parent else None,
+                machine.ending_with_parent(command) if end_with_parent else command, stderr=out
             )
         try:
             while not ports.exists():

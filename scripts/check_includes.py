@@ -52,9 +52,8 @@ ALLOWED["engine/backend/torch"] = set(CORE) - {
 ALLOWED["engine/host"] = set(ENGINE) | {CONFIG}
 ALLOWED["server/edge"] = {"engine/base", "server/edge"}
 ALLOWED["server/openai"] = {"engine/base", PROTO, "server/edge", "server/openai"}
-ALLOWED["rpc"] = {"rpc"}
-ALLOWED["server"] = set(ENGINE) | {CONFIG, PROTO, "rpc", "server/edge", "server/openai", "server"}
-ALLOWED["client"] = {"engine/base", CONFIG, PROTO, "rpc", "client"}
+ALLOWED["server"] = set(ENGINE) | {CONFIG, PROTO, "server/edge", "server/openai", "server"}
+ALLOWED["client"] = {"engine/base", CONFIG, PROTO, "client"}
 
 # Headers that belong to another module than their folder: kernels of all devices share them.
 OUTSIDE = {
@@ -74,7 +73,7 @@ LIBRARIES = [
         "CUDA",
         {"engine/backend/torch", "engine/backend/torch/cuda/kernels"},
     ),
-    (re.compile(r"(grpc|grpcpp|grpc\+\+)/"), "gRPC", {"rpc", "server", "client"}),
+    (re.compile(r"(grpc|grpcpp|grpc\+\+)/"), "gRPC", {"server", "client"}),
     (
         re.compile(r"google/protobuf/"),
         "protobuf",
@@ -169,7 +168,7 @@ def check_python(path, text):
 def check(root):
     """All violations below `root`, and the number of checked files."""
     found, count = [], 0
-    for folder in ("engine", "rpc", "server", "client", "tests"):
+    for folder in ("engine", "server", "client", "tests"):
         for path in sorted((root / folder).rglob("*")):
             relative = path.relative_to(root).as_posix()
             if path.suffix not in {".h", ".cpp", ".cu", ".cuh"} or "/rust/" in relative:

@@ -18,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/status.h"
-#include "rpc/event_engine.h"
 #include "server/observe/log.h"
 #include "server/observe/process_stats.h"
 
@@ -126,7 +125,6 @@ size_t max_connections(const ServerConfig& config) {
 Server::Server(ServerConfig config) : state_(std::move(config)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerConfig config) {
-  retain_event_engine();
   std::unique_ptr<Server> server(new Server(std::move(config)));
   const std::string& tokens = server->state_.config.bearer_token_file;
   if (!tokens.empty()) {

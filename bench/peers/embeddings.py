@@ -106,10 +106,9 @@ class Process:
     def __init__(self, command: list, log: Path):
         with log.open("w") as out:
             self.process = subprocess.Popen(
-                [*map(str, command)],
+                machine.ending_with_parent(command),
                 stdout=out,
                 stderr=out,
-                preexec_fn=machine.end_with_parent,
             )
         self.log, self.url = log, ""
 

@@ -104,11 +104,10 @@ class Tandem(Engine):
         running = serving.server(models={name: source}, dtype=precision, end_with_parent=True)
         address = self.stack.enter_context(running).address
         self.asked = subprocess.Popen(
-            [OURS[1], "--server", address, "--model", name],
+            machine.ending_with_parent([OURS[1], "--server", address, "--model", name]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=machine.end_with_parent,
         )
         self.client = self.asked.pid
 

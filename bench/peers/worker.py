@@ -38,10 +38,12 @@ class Worker:
         self.environment = environment or {}
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close())
         self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "bench.peers.worker"),
-                *(f"{kind.__module__}:{kind.__qualname__}", precision, str(folder)),
-            ],
+            machine.ending_with_parent(
+                [
+                    *(sys.executable, "-m", "bench.peers.worker"),
+                    *(f"{kind.__module__}:{kind.__qualname__}", precision, folder),
+                ]
+            ),
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -49,7 +51,6 @@ class Worker:
             text=True,
             env={**os.environ, **self.environment},
             start_new_session=True,  # so a group of its own, with its children
-            preexec_fn=machine.end_with_parent,
         )
         try:
             self.answer()

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -26,15 +25,16 @@ TOKEN = "0123456789abcdef"
 @pytest.fixture
 def start(binaries, tmp_path):
     """start(text, *flags, **Popen's): a process and its addresses, of grpc and http; where it is not
-    `served`, that is, none of its ports is waited for, the process."""
+    `served`, that is, none of its ports is waited for, the process. `prefix`: a command that runs it."""
     processes = []
 
-    def run(text="", *flags, served=True, **options):
+    def run(text="", *flags, served=True, prefix=(), **options):
         name = str(len(processes))
         (tmp_path / name).write_text(MODELS + text, "utf-8")
         ports = tmp_path / f"{name}.ports"
         process = subprocess.Popen(
             [
+                *prefix,
                 binaries / "tandem-server",
                 f"--config={tmp_path / name}",
                 "--listen=127.0.0.1:0",
@@ -111,10 +111,7 @@ def test_a_log_without_a_reader(start, api):
 
 def test_few_files(start, api):
     """256 file descriptors allow 128 connections, and probes are always answered."""
-    process, ports = start(
-        stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)),
-    )
+    process, ports = start(stderr=subprocess.DEVNULL, prefix=["prlimit", "--nofile=256:256", "--"])
 
     def health():
         with urllib.request.urlopen(f"http://{ports['http']}/healthz", timeout=30) as page:
