@@ -13,6 +13,7 @@ endfunction()
 # from them, with a fixed random seed. For longer runs:
 #
 #   build/asan/bin/fuzz_NAME -dict=tests/fuzz/json.dict FOUND_FOLDER SEED_FOLDER ...
+# The target `fuzzers` builds all of them. The preset `fuzz` also instruments the crates.
 function(tandem_fuzz name main)
   cmake_parse_arguments(FUZZ "" "DICT;MAX_BYTES;RUNS" "SEEDS;DEPS" ${ARGN})
   if(NOT TANDEM_SANITIZE MATCHES "address")
@@ -25,6 +26,10 @@ function(tandem_fuzz name main)
   tandem_fuzzed(fuzz_${name})
   target_precompile_headers(fuzz_${name} REUSE_FROM tandem_pch)
   target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  if(NOT TARGET fuzzers)
+    add_custom_target(fuzzers)
+  endif()
+  add_dependencies(fuzzers fuzz_${name})
 
   if(NOT FUZZ_MAX_BYTES)
     set(FUZZ_MAX_BYTES 4096)

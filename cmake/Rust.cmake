@@ -5,13 +5,27 @@ function(tandem_cargo crate file output)
   find_program(TANDEM_CARGO cargo HINTS $ENV{HOME}/.cargo/bin REQUIRED)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${crate}/src/*)
   set(target_dir ${TANDEM_HOME}/cargo-target)
+  set(built ${target_dir}/release/${file})
+  set(environment)
+  set(more)
+  if(TANDEM_RUST_COVERAGE)
+    # With --target, cargo does not instrument build scripts and procedural macros, which would not link.
+    set(triple ${CMAKE_SYSTEM_PROCESSOR}-unknown-linux-gnu)
+    set(target_dir ${target_dir}/coverage)
+    set(built ${target_dir}/${triple}/release/${file})
+    set(more --target ${triple})
+    set(coverage level=4 inline-8bit-counters pc-table trace-compares)
+    list(TRANSFORM coverage PREPEND "-Cllvm-args=-sanitizer-coverage-")
+    string(JOIN " " flags -Cpasses=sancov-module ${coverage})
+    set(environment "RUSTFLAGS=${flags}")
+  endif()
   get_filename_component(folder ${output} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})
   add_custom_command(
     OUTPUT ${output}
-    COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${target_dir}
-            ${TANDEM_CARGO} build --release --locked --quiet --manifest-path ${crate}/Cargo.toml
-    COMMAND ${CMAKE_COMMAND} -E copy ${target_dir}/release/${file} ${output}
+    COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${target_dir} ${environment}
+            ${TANDEM_CARGO} build --release --locked --quiet --manifest-path ${crate}/Cargo.toml ${more}
+    COMMAND ${CMAKE_COMMAND} -E copy ${built} ${output}
     DEPENDS ${sources} ${crate}/Cargo.toml ${crate}/Cargo.lock
     COMMENT "Building ${file} with cargo"
     VERBATIM)

@@ -23,6 +23,8 @@ tandem_fuzz(chat_template ${text}/fuzz/chat_template_fuzz.cpp
   SEEDS ${text}/fuzz/seeds/chat_template/* ${text}/data/chat/*/chat_template.jinja
   DICT fuzz/jinja.dict DEPS tandem::text absl::time)
 tandem_fuzz(stop_matcher ${text}/fuzz/stop_matcher_fuzz.cpp DEPS tandem::text)
+tandem_fuzz(grammar ${text}/fuzz/grammar_fuzz.cpp
+  SEEDS ${text}/fuzz/seeds/grammar/* DICT fuzz/grammar.dict MAX_BYTES 1024 RUNS 500 DEPS tandem::text)
 tandem_fuzz(answer_parser ${text}/fuzz/answer_parser_fuzz.cpp SEEDS ${text}/fuzz/seeds/answer_parser/* DEPS tandem::text)
 
 # Parts of engine/host and of server, which this build has not as a whole: what reads files of a deployment, and requests.

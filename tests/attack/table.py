@@ -113,6 +113,7 @@ ATTACKS = (
         "mutations_test.py::test_mutations_and_extremes",
         "requests with mutated bytes and extreme fields",
     ),
+    Attack("frames_test.py::test_random_frames", "1,000 connections with random HTTP/2 frames"),
     Attack(
         "openai_test.py::test_silent_dripping_and_closing_connections",
         "HTTP API: 200 silent or slow connections",
