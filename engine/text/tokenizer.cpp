@@ -98,8 +98,15 @@ absl::Status Tokenizer::describe() {
 
   // The post-processor adds the same ids, given in the file, to every text.
   // Also compiles the expressions of the pre-tokenizer, which no later call would try again.
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<Token> added, encode("", true));
-  for (const Token id : added) {
+  const absl::StatusOr<std::vector<Token>> added = encode("", true);
+  if (absl::IsInternal(
+          added.status())) {  // a panic: a template names a token that is not described
+    return absl::InvalidArgumentError(
+        absl::StrCat("an empty text cannot be encoded: ", added.status().message(),
+                     "; every token of post_processor must be in its special_tokens"));
+  }
+  TANDEM_RETURN_IF_ERROR(added.status());
+  for (const Token id : *added) {
     if (id >= 0 && id < vocab_size_) continue;
     return absl::InvalidArgumentError(absl::StrCat("post_processor: adds token ",
                                                    static_cast<uint32_t>(id), ", allowed 0 to ",

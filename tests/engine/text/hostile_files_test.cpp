@@ -103,6 +103,19 @@ TEST(HostileFiles, PostProcessorWithOtherTokens) {
   }
 }
 
+TEST(HostileFiles, PostProcessorWithTokensThatItDoesNotDescribe) {
+  json file = small_file();
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single",
+                             {{{"SpecialToken", {{"id", "b"}, {"type_id", 0}}}},
+                              {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+                            {"pair", json::array()},
+                            {"special_tokens", json::object()}};
+  const absl::Status status = load_status(file.dump());
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("special_tokens"));
+}
+
 TEST(HostileFiles, BrokenConfigurations) {
   const std::string cases[] = {
       "",
