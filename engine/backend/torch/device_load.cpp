@@ -74,10 +74,10 @@ std::string loaded_line(const DeviceModel& loaded, const std::string& name,
   const std::string of_these =
       expanded == 0 ? ""
       : loaded.weights->store.dtype == DType::kFp8
-          ? absl::StrFormat(" (%.1f MB of them not in fp8, because of sizes that are not multiples "
-                            "of %d: %s)",
-                            megabytes(expanded), kFp8Multiple,
-                            first_of(loaded.weights->expanded()))
+          ? absl::StrFormat(
+                " (%.1f MB of them not in fp8, because of sizes that are not multiples "
+                "of %d: %s)",
+                megabytes(expanded), kFp8Multiple, first_of(loaded.weights->expanded()))
           : absl::StrFormat(" (%.1f MB of them expanded from blocks without a product)",
                             megabytes(expanded));
   const std::string more = loaded.shares_weights ? " (shared with another device queue)"

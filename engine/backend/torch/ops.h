@@ -65,8 +65,8 @@ class Rope {
 };
 
 inline constexpr int kMostAnsweredVocab = 1 << 18;
-inline constexpr int kMostPackedRows = 16;  // of Ops::packed_product()
-inline constexpr int kMostBlockRows = 64;   // of Ops::block_product()
+inline constexpr int kMostPackedRows = 16;   // of Ops::packed_product()
+inline constexpr int kMostBlockRows = 64;    // of Ops::block_product()
 inline constexpr int64_t kFp8Multiple = 16;  // of the sizes of Ops::fp8_product()
 inline constexpr float kFp8Most = 448;       // the largest number of e4m3
 

@@ -53,8 +53,8 @@ absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
                                                   const LinearSpec& spec,
                                                   cpu::Layout layout = cpu::Layout::kInOrder);
 
-// A layer's matrices, rounded to fp8 with a scale per row, on `device`. Undefined tensors: a size is
-// not a multiple of kFp8Multiple, or spec.tokens. Also INVALID_ARGUMENT: a number that is not
+// A layer's matrices, rounded to fp8 with a scale per row, on `device`. Undefined tensors: a size
+// is not a multiple of kFp8Multiple, or spec.tokens. Also INVALID_ARGUMENT: a number that is not
 // finite.
 absl::StatusOr<Fp8Weights> load_fp8(const TensorSource& source, const LinearSpec& spec,
                                     at::Device device);

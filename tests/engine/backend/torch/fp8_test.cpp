@@ -104,7 +104,8 @@ TEST_F(Fp8, ProductsOfAnyNumberOfRows) {
     const at::Tensor x = rows(n), on_device = there(x);
     const at::Tensor y =
         at::linear(rounded(x).numbers, rounded(weight_).numbers, bias_.to(at::kDouble));
-    at::Tensor sums = at::empty({n, kOuts}, at::device(device_)), out = at::empty({n, kOuts}, like());
+    at::Tensor sums = at::empty({n, kOuts}, at::device(device_)),
+               out = at::empty({n, kOuts}, like());
     l.into(sums, on_device);
     expect_close(sums, y);
     l.into(out, on_device);
@@ -177,8 +178,8 @@ TEST_F(Fp8, OtherSizesAndTokensAreNotRounded) {
 }
 
 TEST_F(Fp8, NumbersThatAreNotFiniteAreRefused) {
-  for (const float odd : {std::numeric_limits<float>::quiet_NaN(),
-                          -std::numeric_limits<float>::infinity()}) {
+  for (const float odd :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     at::Tensor k = all_["k.weight"].clone();
     k.select(0, 5).select(0, 95).fill_(odd);
     put("k.weight", k);
@@ -272,7 +273,7 @@ TEST_F(Fp8Models, CountAByteForAWeight) {
   EXPECT_EQ(*eighth, *half / 2 + 2 * 160 * 32);
 }
 
-TEST(Fp8OnACpu, IsRefused) {
+TEST_F(Fp8Models, AreRefusedByTheCpusOwnKernels) {
   const auto device = TorchDevice::create({.threads = 1}, std::make_shared<TorchShared>());
   ASSERT_TRUE(device.ok()) << device.status();
   EXPECT_EQ((*device)->load(ModelId(0), model_of(Golden("llama3"), DType::kFp8)).message(),

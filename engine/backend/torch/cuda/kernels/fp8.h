@@ -55,9 +55,8 @@ __global__ void __launch_bounds__(kThreads)
   });
   const float top = __uint_as_float(block_most(most, shared));
   const float scale = top < kRoundedMost * 0x1p-126f ? 0x1p-126f : __fdiv_rn(top, kRoundedMost);
-  own.each([&](int u, int64_t i) {
-    codes[r * width + i] = to_e4m3(__fdiv_rn(own.at(u, i), scale));
-  });
+  own.each(
+      [&](int u, int64_t i) { codes[r * width + i] = to_e4m3(__fdiv_rn(own.at(u, i), scale)); });
   if (threadIdx.x == 0) scales[mutated(Mutant::kFp8FirstScale) ? 0 : r] = scale;
 }
 

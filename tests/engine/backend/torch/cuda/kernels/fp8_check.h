@@ -19,8 +19,8 @@ namespace tandem::cuda {
 inline double e4m3(int code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   if (exponent == 15 && mantissa == 7) return std::numeric_limits<double>::quiet_NaN();
-  const double size = exponent == 0 ? std::ldexp(mantissa, -9)
-                                    : std::ldexp(8 + mantissa, exponent - 10);
+  const double size =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
   return (code & 0x80) != 0 ? -size : size;
 }
 

@@ -79,8 +79,8 @@ TEST(RoundedRows, OfEachSizeOfNumber) {
 
 TEST(RoundedRows, KeepWhatIsNotFinite) {
   emulator::seed(7);
-  for (const float odd : {std::numeric_limits<float>::quiet_NaN(),
-                          std::numeric_limits<float>::infinity()}) {
+  for (const float odd :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (const int64_t width : {16, 300}) EXPECT_EQ(check_rounded_odd<BFloat16>(odd, width), "");
   }
 }
