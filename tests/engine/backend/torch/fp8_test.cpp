@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "engine/backend/torch/model/linear.h"
 #include "engine/backend/torch/weights/tensor_source.h"
 #include "tests/engine/backend/torch/driver.h"
@@ -250,7 +251,7 @@ TEST_F(Fp8Models, SayWhatIsNotRounded) {
   const auto device = TorchDevice::create(device_config(), test_shared());
   ASSERT_TRUE(device.ok()) << device.status();
   std::string said;
-  const auto progress = [&](const std::string& line) { said += line; };
+  const auto progress = [&](absl::string_view line) { said += line; };
   ASSERT_TRUE((*device)->load(ModelId(0), model_of(Golden("llama2"), DType::kFp8), progress).ok());
   EXPECT_NE(said.find("MB of them not in fp8, because of sizes that are not multiples of 16: "
                       "model.layers.0.mlp.down_proj, model.layers.1.mlp.down_proj, "
