@@ -42,7 +42,8 @@ Flags flags_of(Options* options) {
   add_text(&flags, "device", "DEVICE", "device of --model: cpu:0, cuda:0, ... (default cpu:0)",
            &models->device);
   add_text(&flags, "dtype", "TYPE",
-           "weights of --model: auto, fp32, bf16, fp16, int8, int4, fp64,\nstored (default auto)",
+           "weights of --model: auto, fp32, bf16, fp16, fp8 (CUDA), int8,\nint4, fp64, stored "
+           "(default auto)",
            &models->dtype);
   add_text(&flags, "cpu-kernels", "KERNELS",
            "CPU kernels of --model: own, aten (LibTorch's; default own)", &models->cpu_kernels);

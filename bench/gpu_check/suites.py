@@ -22,6 +22,8 @@ SUITES = (
     "Forward",
     "ForwardKv",
     "ForwardTypes",
+    "Fp8",
+    "Fp8Models",
     "GgufEncoders",
     "GgufFamilies",
     "GgufT5",

@@ -468,7 +468,7 @@ int run(const std::vector<std::string>& args) {
               &s.loras);
   flags.text("csv", "FILE", "all numbers: table,model,x,milliseconds", &csv);
   flags.text("device", "NAME", "the (first) device: cpu:0 or cuda:0 (cpu:0)", &device);
-  flags.text("dtype", "TYPE", "fp32, bf16, fp16, int8, int4, or blocks: q4_0, .. q6_k (fp32)",
+  flags.text("dtype", "TYPE", "fp32, bf16, fp16, fp8, int8, int4, or blocks: q4_0, .. q6_k (fp32)",
              &dtype);
   flags.text("kv-dtype", "TYPE", "of keys and values: fp32 or bf16 (fp32)", &kv_dtype);
   flags.number("threads", "N", "of a CPU device (2)", 1, 1024, &threads);
@@ -481,8 +481,8 @@ int run(const std::vector<std::string>& args) {
   flags.toggle("help", "this text", &help);
   const auto rest = flags.parse(args);
   bool good = rest.ok() && rest->empty();
-  for (const DType type :
-       {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8, DType::kInt4}) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFp8,
+                           DType::kInt8, DType::kInt4}) {
     if (dtype.value_or("fp32") == dtype_name(type)) s.options.dtype = type;
   }
   for (const RandomBlocks& blocks : kRandomBlocks) {

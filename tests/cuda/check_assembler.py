@@ -50,6 +50,7 @@ KERNELS = {
     "product_kernel",
     "block_product_kernel",
     "quantize_rows_kernel",
+    "round_rows_kernel",
     "lora_ranks_kernel",
     "lora_columns_kernel",
     "add_rows_kernel",

@@ -1,6 +1,7 @@
 // All kernels, for the assembler's report (check_assembler.py).
 #include "engine/backend/torch/cuda/kernels/attention.h"
 #include "engine/backend/torch/cuda/kernels/elementwise.h"
+#include "engine/backend/torch/cuda/kernels/fp8.h"
 #include "engine/backend/torch/cuda/kernels/gather.h"
 #include "engine/backend/torch/cuda/kernels/lora.h"
 #include "engine/backend/torch/cuda/kernels/moves.h"
@@ -35,6 +36,7 @@ template __global__ void rope_and_store_kernel<BFloat16, float>(BFloat16*, RowVi
                                                                 Rotation<float>);
 template __global__ void gate_kernel<BFloat16, float>(BFloat16*, const BFloat16*, int64_t, int64_t,
                                                       Activation);
+template __global__ void round_rows_kernel<BFloat16>(uint8_t*, float*, const BFloat16*, int64_t);
 template __global__ void copy_rows_kernel<int32_t>(int32_t*, const int64_t*, const int32_t*,
                                                    const int64_t*, int64_t);
 template __global__ void gather_kernel<uint4>(GatheredRows<uint4>);

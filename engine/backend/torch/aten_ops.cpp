@@ -1,18 +1,24 @@
 // The operations of ops.h on a CPU, in LibTorch's operators: the reference for the kernels in cpu/.
 #include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_scaled_mm.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/clamp_min.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mv.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -246,6 +252,19 @@ void unpack_blocks(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) {
   }
 }
 
+// On a CPU, LibTorch's product has one scale per matrix, so rows and columns are scaled afterwards.
+void fp8_product(at::Tensor& out, const at::Tensor& x, const Fp8Weights& weights,
+                 const at::Tensor& bias) {
+  const at::Tensor scale = at::clamp_min(at::amax(at::abs(x), {1}, /*keepdim=*/true) / kFp8Most,
+                                         std::numeric_limits<float>::min());
+  const at::Tensor one = at::ones({}, at::kFloat);
+  at::Tensor y = at::_scaled_mm((x / scale).to(at::kFloat8_e4m3fn), weights.codes.t(), one, one, {},
+                                {}, at::kFloat);
+  y.mul_(scale).mul_(weights.scales);
+  if (bias.defined()) y.add_(bias);
+  out.copy_(y);
+}
+
 }  // namespace
 
 const Ops& aten_ops() {
@@ -268,6 +287,7 @@ const Ops& aten_ops() {
     some.pack_blocks = pack_blocks;
     some.block_product = block_product;
     some.unpack_blocks = unpack_blocks;
+    some.fp8_product = fp8_product;
     return some;
   }();
   return ops;

@@ -100,7 +100,11 @@ class CpuPlatform : public Platform {
   bool prefers_stored(const TensorSource& /*source*/, bool quantized_file) const override {
     return quantized_file;
   }
-  absl::StatusOr<DType> weight_dtype(DType requested, SafeDType /*file*/) const final {
+  absl::StatusOr<DType> weight_dtype(DType requested, SafeDType /*file*/) const override {
+    if (requested == DType::kFp8) {
+      return out_of_range("dtype", dtype_name(requested),
+                          "auto, fp32, bf16, fp16, fp64, int8, int4, stored on a CPU");
+    }
     return requested == DType::kAuto ? DType::kFloat32 : requested;
   }
   at::ScalarType row_type(DType weights) const final {
@@ -160,6 +164,10 @@ class AtenPlatform final : public CpuPlatform {
   bool batch_invariant() const override { return false; }
   bool prefers_stored(const TensorSource& /*source*/, bool /*quantized_file*/) const override {
     return false;
+  }
+  // Fp8, too: the reference for CUDA's.
+  absl::StatusOr<DType> weight_dtype(DType requested, SafeDType /*file*/) const override {
+    return requested == DType::kAuto ? DType::kFloat32 : requested;
   }
 
   absl::StatusOr<std::unique_ptr<WeightMatrix>> load_dense(const TensorSource& source,

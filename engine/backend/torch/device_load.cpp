@@ -1,6 +1,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "engine/backend/torch/adapter.h"
 #include "engine/backend/torch/caught.h"
 #include "engine/backend/torch/cpu/parallel.h"
@@ -54,6 +56,15 @@ absl::StatusOr<std::vector<LayerShard>> layer_shards(const ModelConfig& config,
   return shards;
 }
 
+// The first names of a list that may be long.
+std::string first_of(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 3;
+  const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, names.size()));
+  const std::string first = absl::StrJoin(names.begin(), end, ", ");
+  if (names.size() <= kMost) return first;
+  return absl::StrCat(first, " and ", names.size() - kMost, " more");
+}
+
 // The line of progress of a model that was loaded.
 std::string loaded_line(const DeviceModel& loaded, const std::string& name,
                         const std::string& architecture, const std::string& device,
@@ -62,8 +73,13 @@ std::string loaded_line(const DeviceModel& loaded, const std::string& name,
   const int64_t expanded = loaded.weights->expanded_bytes();
   const std::string of_these =
       expanded == 0 ? ""
-                    : absl::StrFormat(" (%.1f MB of them expanded from blocks without a product)",
-                                      megabytes(expanded));
+      : loaded.weights->store.dtype == DType::kFp8
+          ? absl::StrFormat(
+                " (%.1f MB of them not in fp8, because of sizes that are not multiples "
+                "of %d: %s)",
+                megabytes(expanded), kFp8Multiple, first_of(loaded.weights->expanded()))
+          : absl::StrFormat(" (%.1f MB of them expanded from blocks without a product)",
+                            megabytes(expanded));
   const std::string more = loaded.shares_weights ? " (shared with another device queue)"
                            : loaded.packed_bytes > 0
                                ? absl::StrFormat(" and %.1f MB of them packed for few rows",
@@ -201,6 +217,10 @@ absl::StatusOr<int64_t> TorchDevice::weight_bytes(const ModelConfig& config) con
     case DType::kInt8:
     case DType::kInt4:  // with its scales and its larger embeddings
       return layout.parameters;
+    case DType::kFp8: {  // embedding and output matrix: 2 bytes
+      const LinearSpec table = embedding_spec(whole);
+      return layout.parameters + table.in * table.outs.front() * (layout.tied ? 1 : 2);
+    }
     default:
       return 4 * layout.parameters;
   }
@@ -306,6 +326,7 @@ absl::Status TorchDevice::Impl::load_decoder(ModelId model, const DecoderSource&
   WeightStore store{.device = device, .kernels = config.cpu_kernels};
   TANDEM_ASSIGN_OR_RETURN(store.dtype,
                           platform.weight_dtype(source.dtype, c.dtype.value_or(SafeDType::kF32)));
+  TANDEM_RETURN_IF_ERROR(platform.check_dtype(store.dtype, config.index));
   TANDEM_ASSIGN_OR_RETURN(const at::ScalarType kv, platform.kv_type(source.kv_dtype, store.rows()));
   const c10::DeviceGuard guard(device);
   DeviceModel loaded;

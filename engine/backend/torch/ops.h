@@ -65,8 +65,10 @@ class Rope {
 };
 
 inline constexpr int kMostAnsweredVocab = 1 << 18;
-inline constexpr int kMostPackedRows = 16;  // of Ops::packed_product()
-inline constexpr int kMostBlockRows = 64;   // of Ops::block_product()
+inline constexpr int kMostPackedRows = 16;   // of Ops::packed_product()
+inline constexpr int kMostBlockRows = 64;    // of Ops::block_product()
+inline constexpr int64_t kFp8Multiple = 16;  // of the sizes of Ops::fp8_product()
+inline constexpr float kFp8Most = 448;       // the largest number of e4m3
 
 // The rows that a product reads: x, or its norm.
 struct LinearInput {
@@ -107,6 +109,12 @@ struct BlockMatrix {
   int64_t outs = 0;
   int64_t in = 0;
   bool pairs = false;  // as packed_numbers()
+};
+
+// A matrix in fp8 (e4m3): row o is codes[o] * scales[0][o].
+struct Fp8Weights {
+  at::Tensor codes;   // [outs, in] of kFloat8_e4m3fn
+  at::Tensor scales;  // [1, outs] fp32
 };
 
 // The operations of a platform.
@@ -200,6 +208,12 @@ struct Ops {
   // to[r] = row rows[r] of the matrix if that is not negative; rows null: all. to: [rows or outs,
   // in], fp32 or of type T: the decoded values, rounded to that type.
   void (*unpack_blocks)(at::Tensor& to, const BlockMatrix& m, const int32_t* rows) = nullptr;
+
+  // LibTorch's products of any number of rows with weights in fp8; null: there are none. Each row
+  // of x is rounded to fp8 with a scale of its own, the largest magnitude / 448. x: [rows, in];
+  // out: [rows, outs], of type T or fp32. outs and in: multiples of kFp8Multiple
+  void (*fp8_product)(at::Tensor& out, const at::Tensor& x, const Fp8Weights& weights,
+                      const at::Tensor& bias) = nullptr;
 };
 
 const Ops& cpu_ops();   // of cpu/

@@ -69,6 +69,10 @@ class Platform {
   // The type that weights are held in. file: the type in the checkpoint. INVALID_ARGUMENT: a type
   // that the platform does not support.
   virtual absl::StatusOr<DType> weight_dtype(DType requested, SafeDType file) const = 0;
+  // FAILED_PRECONDITION: device `index` has no products for weights of this type.
+  virtual absl::Status check_dtype(DType /*weights*/, int /*index*/) const {
+    return absl::OkStatus();
+  }
   // Rows between linear layers, and biases.
   virtual at::ScalarType row_type(DType weights) const = 0;
   // An embedding that is not tied to a head.

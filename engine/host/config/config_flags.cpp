@@ -20,13 +20,14 @@ absl::StatusOr<DType> parse_dtype(absl::string_view name) {
   for (const auto& [alias, dtype] : kLongNames) {
     if (name == alias) return dtype;
   }
-  for (const DType dtype : {DType::kAuto, DType::kFloat32, DType::kBFloat16, DType::kFloat16,
-                            DType::kFloat64, DType::kInt8, DType::kInt4, DType::kStored}) {
+  for (const DType dtype :
+       {DType::kAuto, DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64,
+        DType::kInt8, DType::kInt4, DType::kFp8, DType::kStored}) {
     if (name == dtype_name(dtype)) return dtype;
   }
   return absl::InvalidArgumentError(
       "auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 or float64, int8, int4, "
-      "stored");
+      "fp8, stored");
 }
 
 absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name) {

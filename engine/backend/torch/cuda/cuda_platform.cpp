@@ -60,12 +60,15 @@ class CudaPlatform final : public Platform {
   absl::StatusOr<DType> weight_dtype(DType requested, SafeDType file) const override {
     if (requested == DType::kInt8) {
       return out_of_range("dtype", dtype_name(requested),
-                          "auto, fp32, bf16, fp16, fp64, int4, stored on CUDA");
+                          "auto, fp32, bf16, fp16, fp64, fp8, int4, stored on CUDA");
     }
     if (requested != DType::kAuto) return requested;
     return file == SafeDType::kBF16  ? DType::kBFloat16
            : file == SafeDType::kF16 ? DType::kFloat16
                                      : DType::kFloat32;
+  }
+  absl::Status check_dtype(DType weights, int index) const override {
+    return weights == DType::kFp8 ? check_fp8(index) : absl::OkStatus();
   }
   at::ScalarType row_type(DType weights) const override {
     switch (weights) {

@@ -21,6 +21,7 @@ void add_prompt_attention(Ops& ops);  // after add_attention()
 void add_readout(Ops& ops);
 void add_product(Ops& ops);
 void add_quantized(Ops& ops);
+void add_fp8(Ops& ops);
 void add_loras(Ops& ops);
 void add_library_products(Ops& ops);
 

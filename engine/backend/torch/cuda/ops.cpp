@@ -13,6 +13,7 @@ const Ops& ops() {
     add_readout(all);
     add_product(all);
     add_quantized(all);
+    add_fp8(all);
     add_loras(all);
     add_library_products(all);
     return all;

@@ -46,4 +46,12 @@ inline absl::Status refusal(const DeviceFacts& f) {
                    "; allowed: what this build is for: ", f.built_for));
 }
 
+// Whether a device of this compute capability has products in fp8. FAILED_PRECONDITION: no.
+inline absl::Status fp8_refusal(int device, int major, int minor) {
+  if (major > 8 || (major == 8 && minor >= 9)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "dtype: fp8; allowed: auto, fp32, bf16, fp16, fp64, int4, stored on cuda:", device,
+      " of compute capability ", major, ".", minor, " (fp8: 8.9 or above)"));
+}
+
 }  // namespace tandem::cuda

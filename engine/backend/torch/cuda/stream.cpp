@@ -48,6 +48,13 @@ absl::Status check_device(int device) {
   return refusal(f);
 }
 
+absl::Status check_fp8(int device) {
+  int major = 0, minor = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return fp8_refusal(device, major, minor);
+}
+
 absl::Status check_shape(const DecoderConfig& config) {
   if (config.head_dim <= max_head_dim()) return absl::OkStatus();
   return out_of_range("head_dim", config.head_dim,

@@ -14,6 +14,9 @@ namespace tandem::cuda {
 // for this build, or this build has no machine code for the device.
 absl::Status check_device(int device);
 
+// FAILED_PRECONDITION: the device has no products in fp8.
+absl::Status check_fp8(int device);
+
 // INVALID_ARGUMENT: a shape that the kernels do not support.
 absl::Status check_shape(const DecoderConfig& config);
 

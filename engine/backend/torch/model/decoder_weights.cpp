@@ -128,6 +128,16 @@ int64_t sum_of(std::span<const DecoderWeights::Layer> layers, const F& of) {
   return n;
 }
 
+// Of the decoder and its encoder.
+template <class F>
+void each_linear_of(const DecoderWeights& w, const F& f) {
+  for (const DecoderWeights::Layer& layer : w.layers) each_linear(layer, f);
+  f(w.head);
+  if (w.encoder == nullptr) return;
+  for (const DecoderWeights::Layer& layer : w.encoder->layers) each_linear(layer, f);
+  for (const Linear& memory : w.encoder->memory) f(memory);
+}
+
 }  // namespace
 
 int64_t DecoderWeights::bytes(int first_layers) const {
@@ -160,13 +170,17 @@ int64_t DecoderWeights::encoder_parameters() const {
 }
 
 int64_t DecoderWeights::expanded_bytes() const {
-  int64_t n = head.expanded_bytes();
-  const auto add = [&](const Linear& l) { n += l.expanded_bytes(); };
-  for (const Layer& layer : layers) each_linear(layer, add);
-  if (encoder == nullptr) return n;
-  for (const Layer& layer : encoder->layers) each_linear(layer, add);
-  for (const Linear& memory : encoder->memory) add(memory);
+  int64_t n = 0;
+  each_linear_of(*this, [&](const Linear& l) { n += l.expanded_bytes(); });
   return n;
+}
+
+std::vector<std::string> DecoderWeights::expanded() const {
+  std::vector<std::string> names;
+  each_linear_of(*this, [&](const Linear& l) {
+    names.insert(names.end(), l.expanded().begin(), l.expanded().end());
+  });
+  return names;
 }
 
 int64_t DecoderWeights::packed_bytes() const {

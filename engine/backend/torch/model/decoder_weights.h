@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -57,6 +58,7 @@ struct DecoderWeights {
   int64_t bytes(int first_layers) const;
   int64_t parameters(int first_layers) const;
   int64_t expanded_bytes() const;  // Linear::expanded_bytes() of all layers and the encoder
+  std::vector<std::string> expanded() const;  // likewise
   int64_t encoder_bytes() const;
   int64_t encoder_parameters() const;
 

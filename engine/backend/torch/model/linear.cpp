@@ -32,13 +32,22 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
                                     const LinearSpec& spec, cpu::Layout layout) {
   const Platform& platform = store.platform();
   Linear l;
+  Fp8Weights fp8;
+  if (store.dtype == DType::kFp8) {
+    TANDEM_ASSIGN_OR_RETURN(fp8, load_fp8(source, spec, store.device));
+  }
   TANDEM_ASSIGN_OR_RETURN(cpu::QuantizedMatrix blocks,
                           load_blocks(source, spec, store.dtype, layout));
-  if (!blocks.empty()) {
+  if (fp8.codes.defined()) {
+    l.matrix_ = make_matrix(std::move(fp8), platform.ops());
+  } else if (!blocks.empty()) {
     l.matrix_ = platform.load_blocks(std::move(blocks), store);
   } else {
     TANDEM_ASSIGN_OR_RETURN(l.matrix_, platform.load_dense(source, spec, store, layout));
-    l.expanded_ = store.dtype == DType::kStored && is_in_blocks(source, spec);
+    if (store.dtype == DType::kFp8 ? !spec.tokens
+                                   : store.dtype == DType::kStored && is_in_blocks(source, spec)) {
+      l.expanded_ = spec.names;
+    }
   }
   TANDEM_ASSIGN_OR_RETURN(l.bias_, load_bias(source, spec, store.rows(), store.device));
   return l;

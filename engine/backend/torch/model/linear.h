@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/backend/torch/cpu/columns.h"
@@ -59,13 +61,15 @@ class Linear {
   int64_t outs() const { return matrix_ == nullptr ? 0 : matrix_->outs(); }
   int64_t parameters() const;
   int64_t bytes() const;  // without the packed copy
-  // DType::kStored: the bytes of a matrix that is in blocks in the file but not here.
-  int64_t expanded_bytes() const { return expanded_ ? bytes() : 0; }
+  // The names of matrices that have no product in the model's format, and their bytes: of kStored,
+  // in blocks in the file but not here; of kFp8, not rounded.
+  const std::vector<std::string>& expanded() const { return expanded_; }
+  int64_t expanded_bytes() const { return expanded_.empty() ? 0 : bytes(); }
 
  private:
   std::unique_ptr<WeightMatrix> matrix_;  // null: empty
   at::Tensor bias_;                       // [out] or undefined
-  bool expanded_ = false;
+  std::vector<std::string> expanded_;
 };
 
 }  // namespace tandem

@@ -1,10 +1,12 @@
 #include "engine/backend/torch/model/load.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Float8_e4m3fn.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -152,6 +154,13 @@ int64_t all_outs(const LinearSpec& spec) {
   return std::accumulate(spec.outs.begin(), spec.outs.end(), int64_t{0});
 }
 
+// For errors: the tensor that has this row of a layer's matrices, and its row there.
+std::string name_of_row(const LinearSpec& spec, int64_t row) {
+  size_t part = 0;
+  while (row >= spec.outs[part]) row -= spec.outs[part++];
+  return absl::StrCat(spec.names[part], ".weight: row ", row);
+}
+
 }  // namespace
 
 absl::StatusOr<at::Tensor> load_tensor(const TensorSource& source, const std::string& name,
@@ -279,12 +288,45 @@ absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
         });
       }));
   if (broken < 0) return packed;
-  size_t part = 0;  // of the row
-  int64_t row = broken;
-  while (row >= spec.outs[part]) row -= spec.outs[part++];
-  return out_of_range(absl::StrCat(spec.names[part], ".weight: row ", row),
+  return out_of_range(name_of_row(spec, broken),
                       "a number that is not finite or beyond 65504 (fp16)",
                       "finite numbers, for int4");
+}
+
+absl::StatusOr<Fp8Weights> load_fp8(const TensorSource& source, const LinearSpec& spec,
+                                    at::Device device) {
+  const int64_t outs = all_outs(spec), in = spec.in;
+  if (spec.tokens || outs % kFp8Multiple != 0 || in % kFp8Multiple != 0) return Fp8Weights();
+  const at::Tensor codes = at::empty({outs, in}, at::kFloat8_e4m3fn);
+  const at::Tensor scales = at::empty({1, outs}, at::kFloat);
+  auto* const code = static_cast<c10::Float8_e4m3fn*>(codes.mutable_data_ptr());
+  auto* const scale = static_cast<float*>(scales.mutable_data_ptr());
+  std::atomic<int64_t> broken = -1;  // a row that cannot be rounded
+  TANDEM_RETURN_IF_ERROR(
+      each_rows(source, spec, at::kFloat, [&](int64_t first, int64_t rows, const std::byte* from) {
+        // Rows do not share memory.
+        cpu::parallel_for(rows, 8, [&](int64_t r, int64_t end) {
+          for (; r < end; ++r) {
+            const auto* const x = reinterpret_cast<const float*>(from) + r * in;
+            float most = 0;
+            bool finite = true;
+            for (int64_t k = 0; k < in; ++k) {
+              most = std::max(most, std::abs(x[k]));
+              finite = finite && std::isfinite(x[k]);
+            }
+            if (!finite) broken = first + r;
+            const float s = std::max(most / kFp8Most, std::numeric_limits<float>::min());
+            scale[first + r] = s;
+            c10::Float8_e4m3fn* const to = code + (first + r) * in;
+            for (int64_t k = 0; k < in; ++k) to[k] = x[k] / s;
+          }
+        });
+      }));
+  if (broken >= 0) {
+    return out_of_range(name_of_row(spec, broken), "a number that is not finite",
+                        "finite numbers, for fp8");
+  }
+  return Fp8Weights{codes.to(device), scales.to(device)};
 }
 
 absl::StatusOr<at::Tensor> load_bias(const TensorSource& source, const LinearSpec& spec,

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/backend/torch/cpu/packed_matrix.h"
 #include "engine/backend/torch/cpu/quantized_matrix.h"
+#include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
 #include "engine/backend/torch/weights/tensor_source.h"
 
@@ -51,6 +52,12 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
 absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
                                                   const LinearSpec& spec,
                                                   cpu::Layout layout = cpu::Layout::kInOrder);
+
+// A layer's matrices, rounded to fp8 with a scale per row, on `device`. Undefined tensors: a size
+// is not a multiple of kFp8Multiple, or spec.tokens. Also INVALID_ARGUMENT: a number that is not
+// finite.
+absl::StatusOr<Fp8Weights> load_fp8(const TensorSource& source, const LinearSpec& spec,
+                                    at::Device device);
 
 // A layer's biases, [sum of outs]; undefined: none.
 absl::StatusOr<at::Tensor> load_bias(const TensorSource& source, const LinearSpec& spec,

@@ -1,5 +1,5 @@
 // Matrices that products of a table of operations (ops.h) read: a tensor, a tensor with a copy
-// packed for few rows, and blocks.
+// packed for few rows, blocks, and fp8.
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
@@ -28,12 +28,12 @@ class OpsMatrix : public WeightMatrix {
       case ProductThen::kStore: {
         const at::Tensor& rows = rows_of(x);
         const StepProfile::Section section(StepProfile::kProduct);
-        return ops_.linear(out, rows, numbers(), e.bias);
+        return linear(out, rows, e.bias);
       }
       case ProductThen::kAdd: {
         const at::Tensor& rows = rows_of(x);
         const StepProfile::Section section(StepProfile::kProduct);
-        return ops_.add_linear(out, rows, numbers(), e.bias, *scratch.sums);
+        return add_linear(out, rows, e.bias, *scratch.sums);
       }
       case ProductThen::kActivate:
         multiply(out, x, {.bias = e.bias, .columns = e.columns}, scratch);
@@ -50,9 +50,14 @@ class OpsMatrix : public WeightMatrix {
  protected:
   // The most rows of few_rows(); 0: there is no such product.
   virtual int most_few_rows() const { return 0; }
-  virtual void few_rows(at::Tensor& out, const LinearInput& x, const Epilogue& e) const = 0;
-  // [outs, in] of the rows' type
-  virtual at::Tensor numbers() const = 0;
+  virtual void few_rows(at::Tensor& /*out*/, const LinearInput& /*x*/,
+                        const Epilogue& /*e*/) const {
+    TORCH_CHECK(false, "a matrix without a product of few rows");
+  }
+  // As Ops::linear() and Ops::add_linear().
+  virtual void linear(at::Tensor& out, const at::Tensor& rows, const at::Tensor& bias) const = 0;
+  virtual void add_linear(at::Tensor& residual, const at::Tensor& rows, const at::Tensor& bias,
+                          at::Tensor& scratch) const = 0;
 
   // The input's rows, for products that do not apply norms.
   const at::Tensor& rows_of(const LinearInput& x) const {
@@ -65,10 +70,28 @@ class OpsMatrix : public WeightMatrix {
   const bool pairs_;  // Ops::packed_numbers()
 };
 
-class TensorMatrix : public OpsMatrix {
+// Products of many rows read the matrix as a tensor.
+class NumbersMatrix : public OpsMatrix {
+ public:
+  using OpsMatrix::OpsMatrix;
+
+ protected:
+  // [outs, in] of the rows' type
+  virtual at::Tensor numbers() const = 0;
+
+  void linear(at::Tensor& out, const at::Tensor& rows, const at::Tensor& bias) const final {
+    ops_.linear(out, rows, numbers(), bias);
+  }
+  void add_linear(at::Tensor& residual, const at::Tensor& rows, const at::Tensor& bias,
+                  at::Tensor& scratch) const final {
+    ops_.add_linear(residual, rows, numbers(), bias, scratch);
+  }
+};
+
+class TensorMatrix : public NumbersMatrix {
  public:
   TensorMatrix(at::Tensor weight, bool pairs, const Ops& ops)
-      : OpsMatrix(ops, pairs), weight_(std::move(weight)) {}
+      : NumbersMatrix(ops, pairs), weight_(std::move(weight)) {}
 
   int64_t in() const final { return weight_.size(1); }
   int64_t outs() const final { return weight_.size(0); }
@@ -83,10 +106,6 @@ class TensorMatrix : public OpsMatrix {
   std::unique_ptr<WeightMatrix> packed() const final;
 
  protected:
-  void few_rows(at::Tensor& /*out*/, const LinearInput& /*x*/,
-                const Epilogue& /*e*/) const override {
-    TORCH_CHECK(false, "a product of few rows without packed weights");
-  }
   at::Tensor numbers() const final { return weight_; }
 
  private:
@@ -114,10 +133,10 @@ std::unique_ptr<WeightMatrix> TensorMatrix::packed() const {
   return std::make_unique<TilesMatrix>(weight_, pairs_, ops_);
 }
 
-class BlocksMatrix final : public OpsMatrix {
+class BlocksMatrix final : public NumbersMatrix {
  public:
   BlocksMatrix(std::vector<BlockMatrix> parts, at::ScalarType rows, bool pairs, const Ops& ops)
-      : OpsMatrix(ops, pairs), parts_(std::move(parts)), rows_(rows) {
+      : NumbersMatrix(ops, pairs), parts_(std::move(parts)), rows_(rows) {
     for (const BlockMatrix& part : parts_) {
       outs_ += part.outs;
       bytes_ += bytes_of(part.data);
@@ -159,6 +178,32 @@ class BlocksMatrix final : public OpsMatrix {
   int64_t bytes_ = 0;
 };
 
+class Fp8Matrix final : public OpsMatrix {
+ public:
+  Fp8Matrix(Fp8Weights weights, const Ops& ops)
+      : OpsMatrix(ops, /*pairs=*/false), weights_(std::move(weights)) {}
+
+  int64_t in() const override { return weights_.codes.size(1); }
+  int64_t outs() const override { return weights_.codes.size(0); }
+  int64_t bytes() const override { return bytes_of(weights_.codes) + bytes_of(weights_.scales); }
+  void look_up(at::Tensor& /*to*/, const int32_t* /*row*/) const override {
+    TORCH_CHECK(false, "an embedding in fp8");
+  }
+
+ protected:
+  void linear(at::Tensor& out, const at::Tensor& rows, const at::Tensor& bias) const override {
+    ops_.fp8_product(out, rows, weights_, bias);
+  }
+  void add_linear(at::Tensor& residual, const at::Tensor& rows, const at::Tensor& bias,
+                  at::Tensor& scratch) const override {
+    linear(scratch, rows, bias);
+    residual.add_(scratch);
+  }
+
+ private:
+  const Fp8Weights weights_;
+};
+
 }  // namespace
 
 std::unique_ptr<WeightMatrix> make_matrix(at::Tensor weight, bool pairs, const Ops& ops) {
@@ -173,6 +218,10 @@ std::unique_ptr<WeightMatrix> make_matrix(const cpu::QuantizedMatrix& matrix, at
   }
   return std::make_unique<BlocksMatrix>(std::move(parts), rows,
                                         matrix.layout() == cpu::Layout::kPairs, ops);
+}
+
+std::unique_ptr<WeightMatrix> make_matrix(Fp8Weights weights, const Ops& ops) {
+  return std::make_unique<Fp8Matrix>(std::move(weights), ops);
 }
 
 }  // namespace tandem

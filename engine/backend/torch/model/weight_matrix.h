@@ -4,7 +4,7 @@
 // between layers are fp32 (fp64 for fp64 weights). On CUDA, rows have the weights' type. Products
 // are LibTorch's, or this project's for few rows of packed weights. Weights in blocks of 4 to 8
 // bits stay in blocks; rows are bf16 then, and products of more than kMostBlockRows rows unpack the
-// matrix for LibTorch's.
+// matrix for LibTorch's. Weights in fp8 have products of LibTorch's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -67,5 +67,7 @@ std::unique_ptr<WeightMatrix> make_matrix(at::Tensor weight, bool pairs, const O
 // For Ops::block_product(): a copy in the memory of `device`. rows: WeightStore::rows()
 std::unique_ptr<WeightMatrix> make_matrix(const cpu::QuantizedMatrix& matrix, at::Device device,
                                           at::ScalarType rows, const Ops& ops);
+// For Ops::fp8_product().
+std::unique_ptr<WeightMatrix> make_matrix(Fp8Weights weights, const Ops& ops);
 
 }  // namespace tandem

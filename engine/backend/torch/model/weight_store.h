@@ -10,7 +10,7 @@
 namespace tandem {
 
 struct WeightStore {
-  DType dtype = DType::kFloat32;  // not kAuto; on CUDA not kInt8
+  DType dtype = DType::kFloat32;  // not kAuto; on CUDA not kInt8; kFp8: of ops with fp8_product
   at::Device device = at::kCPU;
   CpuKernels kernels = CpuKernels::kOwn;
 

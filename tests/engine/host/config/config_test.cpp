@@ -500,10 +500,10 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {"models { name: \"m\" path: \"../models/big\" extras { name: \"h\" path: \"no\" } }",
        "/deploy/d.textproto:1: models[0].extras[0].path: \"/deploy/no\"; allowed: a directory that "
        "exists"},
-      {"models { name: \"m\" fake {} dtype: FP8 }",
-       "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP8\" for field \"dtype\". "
+      {"models { name: \"m\" fake {} dtype: FP4 }",
+       "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP4\" for field \"dtype\". "
        "Allowed: DTYPE_UNSPECIFIED, DTYPE_FP32, DTYPE_BF16, DTYPE_FP64, DTYPE_FP16, DTYPE_INT8, "
-       "DTYPE_STORED, DTYPE_INT4."},
+       "DTYPE_STORED, DTYPE_INT4, DTYPE_FP8."},
       {"devices { name: \"cuda:0\" pin_threads: true }",
        "/deploy/d.textproto:1: devices[0].pin_threads: true; allowed: unset on a CUDA device"},
       {"devices { name: \"cpu:0\" graphs: false }",
@@ -811,10 +811,10 @@ TEST_F(ConfigTest, ModelFlags) {
       {{{"a=" + folder_}, "tpu:0"},
        "--device: \"tpu:0\"; allowed: \"cpu:N\" or \"cuda:N\" with N in [0, 255], or one of these "
        "and \"/L\" with L in [1, 15]"},
-      {{{"a=" + folder_}, "cpu:0", "fp8"},
-       "--dtype: \"fp8\"; allowed: auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 "
+      {{{"a=" + folder_}, "cpu:0", "fp4"},
+       "--dtype: \"fp4\"; allowed: auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 "
        "or "
-       "float64, int8, int4, stored"},
+       "float64, int8, int4, fp8, stored"},
       {{{"a=" + folder_}, "cpu:0", "int8", "mkl"}, "--cpu-kernels: \"mkl\"; allowed: own, aten"},
   };
   for (const auto& c : cases) {

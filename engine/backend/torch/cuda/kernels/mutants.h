@@ -23,6 +23,10 @@ namespace tandem::cuda {
   X(StoreInOrder, "keys are stored at the row number instead of the slot")                        \
   X(RopeTail, "threads past a row's last pair continue in the next row")                          \
   X(GateRows, "`up` is read at the next row's gate")                                              \
+  X(Fp8WithoutBarrier, "the warps' maxima are compared without a barrier")                        \
+  X(Fp8Truncated, "rows are truncated to fp8 instead of rounded")                                 \
+  X(Fp8Most, "elements beyond the first kThreads do not count for the maximum")                   \
+  X(Fp8FirstScale, "every row's scale is stored as that of the first")                            \
   X(SoftmaxWithoutBarrier, "softmax weights are computed without a barrier after the scores")     \
   X(WeighWithoutBarrier, "values are added without a barrier after the weights")                  \
   X(SumsWithoutBarrier, "the warps' sums are added without a barrier")                            \

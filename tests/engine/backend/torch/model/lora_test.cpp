@@ -15,6 +15,7 @@
 
 #include "engine/backend/torch/cpu/parallel.h"
 #include "engine/backend/torch/tensor_access.h"
+#include "engine/backend/torch/weights/convert.h"
 #include "tests/engine/backend/torch/lora_folders.h"
 
 namespace tandem {

@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "engine/sampling/lanes.h"
 #include "tests/engine/backend/torch/cuda/kernels/checks.h"
+#include "tests/engine/backend/torch/cuda/kernels/fp8_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/gather_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/readout_check.h"
@@ -45,6 +47,52 @@ TYPED_TEST(Kernels, Activations) {
     EXPECT_EQ(check_activations<TypeParam>(kind, 3, 5, 4), "");
     EXPECT_EQ(check_activations<TypeParam>(kind, 2, 301, 5), "");
   }
+}
+
+TEST(RoundedRows, HaveTheNearestNumbersOfFp8) {
+  emulator::seed(7);
+  for (const int64_t width : {1, 16, 300, 5000}) {
+    EXPECT_EQ(check_rounded<BFloat16>(width > 1000 ? 1 : 5, width, 1), "") << width;
+  }
+  EXPECT_EQ(check_rounded<float>(5, 272, 2), "");
+  EXPECT_EQ(check_rounded<Half>(2, 48, 3), "");
+}
+
+TEST(RoundedRows, OfEachSizeOfNumber) {
+  emulator::seed(7);
+  // Steps of a quarter of those of e4m3, from subnormal numbers to the largest.
+  std::vector<double> numbers;
+  for (int code = 0; code < 0x7e; ++code) {
+    for (int part = 0; part < 4; ++part) {
+      numbers.push_back(e4m3(code) + part * (e4m3(code + 1) - e4m3(code)) / 4);
+    }
+  }
+  numbers.push_back(448);
+  const auto n = static_cast<int64_t>(numbers.size());
+  const DeviceArray<float> x("x", numbers);
+  const DeviceArray<uint8_t> codes("codes", n);
+  const DeviceArray<float> scales("scales", 1);
+  round_rows<float>({}, codes, scales, x, 1, n);
+  EXPECT_EQ(scales[0], 1);
+  for (int64_t i = 0; i < n; ++i) EXPECT_EQ(codes[i], nearest_e4m3(x[i])) << x[i];
+}
+
+TEST(RoundedRows, KeepWhatIsNotFinite) {
+  emulator::seed(7);
+  for (const float odd :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const int64_t width : {16, 300}) EXPECT_EQ(check_rounded_odd<BFloat16>(odd, width), "");
+  }
+}
+
+TEST(RoundedRows, OfTinyNumbers) {
+  emulator::seed(7);
+  const DeviceArray<float> x("x", std::vector<double>{0, 1e-40, -1e-37, 1e-38});
+  const DeviceArray<uint8_t> codes("codes", 4);
+  const DeviceArray<float> scales("scales", 1);
+  round_rows<float>({}, codes, scales, x, 1, 4);
+  EXPECT_EQ(scales[0], std::numeric_limits<float>::min());
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(codes[i], nearest_e4m3(x[i] / scales[0])) << x[i];
 }
 
 TYPED_TEST(Kernels, RotaryEmbeddingAndStore) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/engine/backend/torch/cuda/kernels/checks.h"
+#include "tests/engine/backend/torch/cuda/kernels/fp8_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/gather_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/lora_check.h"
 #include "tests/engine/backend/torch/cuda/kernels/moves_check.h"
@@ -35,6 +36,8 @@ std::string norms() {
 }
 
 std::string activations() { return check_activations<float>(Activation::kSilu, 3, 7, 4); }
+
+std::string rounded() { return check_rounded<BFloat16>(2, 300, 6); }
 
 std::string rope() { return check_rope<float>({6, 2, 20, 4}, 7, true, 5); }
 
@@ -130,6 +133,7 @@ std::string check_of(Mutant mutant) {
   if (mutant == Mutant::kEmbedAdapters) return inputs();
   if (mutant < Mutant::kGateRows) return rope();
   if (mutant == Mutant::kGateRows) return activations();
+  if (mutant < Mutant::kSoftmaxWithoutBarrier) return rounded();
   if (mutant < Mutant::kOneDirection) return attention();
   if (mutant < Mutant::kGatherFirstTable) return moves();
   if (mutant < Mutant::kReadTies) return gathered();
