@@ -164,7 +164,7 @@ def rouge_of_tokens(tokens: list[int], task: Task) -> float:
 
 
 def rate(
-    client: Client,
+    client: Client | None,
     ar: Row,
     rows: Sequence[Row],
     turns: Sequence[Sequence[Task]],
@@ -208,6 +208,31 @@ def rate(
             for answer, task in zip(row.answers(), tasks, strict=True)
         )
         row.nll = nats / row.tokens()
+
+
+def half(row: Row, second: bool) -> Row:
+    """The first or the second half of each turn's answers, not rated."""
+    cuts = [len(turn) // 2 for turn in row.turns]
+    parts = [turn[at:] if second else turn[:at] for turn, at in zip(row.turns, cuts, strict=True)]
+    return Row(row.configuration, parts)
+
+
+def rated_halves(
+    ar: Row,
+    rows: Sequence[Row],
+    turns: Sequence[Sequence[Task]],
+    rouge: Callable[[list[int], Task], float] = rouge_of_tokens,
+) -> list[tuple[Row, list[Row]]]:
+    """AR's row and the others on the first half of each turn's tasks, and on the second: settings
+    are chosen on one and reported on the other. Without the likelihood under the large model."""
+    found = []
+    for second in (False, True):
+        cuts = [len(turn) // 2 for turn in turns]
+        tasks = [turn[at:] if second else turn[:at] for turn, at in zip(turns, cuts, strict=True)]
+        mine, others = half(ar, second), [half(row, second) for row in rows]
+        rate(None, mine, others, tasks, rouge, scorer=None)
+        found.append((mine, others))
+    return found
 
 
 def count_equal(
