@@ -17,9 +17,8 @@ from transformers import PreTrainedModel
 
 from measure.report import table
 from tuning import corpus, frozen_model
-from tuning.evaluate.measure import Task, cut_tasks
+from tuning.evaluate.measure import Task, held_out_tasks
 from tuning.evaluate.quality import edit_similarity, rouge_l
-from tuning.windows import TokenStream
 
 THRESHOLDS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.4)
 
@@ -102,23 +101,19 @@ def main() -> None:
     )
     parser.add_argument("large", type=Path)
     parser.add_argument("small", type=Path)
-    parser.add_argument("--prompts", type=int, default=60)
-    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     arguments = parser.parse_args()
-    large = frozen_model.load(arguments.large)
+    large = frozen_model.load_weights(arguments.large)
     small = frozen_model.load_weights(arguments.small)
-    _, held_out = corpus.split(corpus.read_documents(arguments.stdlib))
-    stream = TokenStream(large.tokenizer, [document.text for document in held_out])
-    tasks = cut_tasks(
-        stream, arguments.prompts, arguments.prompt_tokens, arguments.new_tokens, arguments.seed
+    stream, tasks = held_out_tasks(
+        arguments.large, arguments.stdlib, arguments.prompts, arguments.new_tokens
     )
     prompts = [list(task.prompt) for task in tasks]
 
     def of(threshold: float) -> Written:
-        models = (large.model, small)
+        models = (large, small)
         return write(*models, prompts, arguments.new_tokens, threshold, stream.end_of_text)
 
     by_threshold = {threshold: of(threshold) for threshold in THRESHOLDS}

@@ -147,11 +147,10 @@ def cut_prompts(stdlib: Path, pair: Pair, count: int, seed: int) -> list[str]:
     return texts[:count]
 
 
-def ask(client, way: Way, prompt: str, new_tokens: int = TOKENS) -> tuple[list[int], float]:
-    """Greedy tokens, and seconds from the call to the whole answer."""
+def request_of(client, way: Way, prompt: str, new_tokens: int, **fields):
     m = client.messages
     method = {"autoregressive": m.Autoregressive, "llm_to_slm": m.LlmToSlm}[way.method]()
-    request = m.GenerateRequest(
+    return m.GenerateRequest(
         model=way.deployment,
         text=prompt,
         temperature=0,
@@ -159,7 +158,13 @@ def ask(client, way: Way, prompt: str, new_tokens: int = TOKENS) -> tuple[list[i
         ignore_eos=True,
         return_tokens=True,
         **{way.method: method},
+        **fields,
     )
+
+
+def ask(client, way: Way, prompt: str, new_tokens: int = TOKENS) -> tuple[list[int], float]:
+    """Greedy tokens, and seconds from the call to the whole answer."""
+    request = request_of(client, way, prompt, new_tokens)
     start = time.perf_counter()
     choice = client.complete(request)
     return [token.id for token in choice.tokens], time.perf_counter() - start

@@ -5,8 +5,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from measure.serving import Client, at_once
+from tuning import corpus
 from tuning.calibration import cut_prompts
 from tuning.evaluate.grid import AR, Configuration
 from tuning.evaluate.quality import edit_similarity, rouge_l
@@ -33,6 +37,16 @@ def cut_tasks(
         Task(tuple(ids[:prompt_tokens]), tuple(ids[prompt_tokens:]))
         for ids in cut_prompts(stream, count, length, length, seed)
     ]
+
+
+def held_out_tasks(
+    model: Path, stdlib: Path, prompts: int, new_tokens: int, seed: int = 2
+) -> tuple[TokenStream, list[Task]]:
+    """Held-out files in a model's tokens, and tasks of them with prompts of 64 tokens."""
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    _, held_out = corpus.split(corpus.read_documents(stdlib))
+    stream = TokenStream(tokenizer, [document.text for document in held_out])
+    return stream, cut_tasks(stream, prompts, 64, new_tokens, seed)
 
 
 @dataclass
