@@ -280,7 +280,7 @@ def main() -> None:
         **({"earlier": earlier} if earlier else {}),
         "held_out": {name: summary(answers, settings.masks) for name, answers in ranks().items()},
     }
-    (arguments.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
+    (arguments.output / "training.json").write_text(json.dumps(report) + "\n")
     print(json.dumps(report, indent=1))
 
 

@@ -310,7 +310,7 @@ def tell_shipped(frozen: FrozenModel, arguments: argparse.Namespace) -> dict:
 
 def write_report(arguments: argparse.Namespace, report: dict) -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
+    (arguments.output / "training.json").write_text(json.dumps(report) + "\n")
     print(json.dumps(report, indent=1))
 
 

@@ -27,8 +27,11 @@ def write(
     temperature: float = 0,
     seed: int = 0,
     title: str = "answers",
+    top_p: float = 0.98,
+    top_k: int = 0,
 ) -> list[Sample]:
-    """At most `new_tokens` tokens behind each prompt, an end included; greedy at temperature 0."""
+    """At most `new_tokens` tokens behind each prompt, an end included; greedy at temperature 0.
+    `top_k` 0: no limit."""
     torch.manual_seed(seed)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     written: dict[int, Sample] = {}
@@ -39,7 +42,7 @@ def write(
         real = torch.tensor(
             [[0] * (longest - len(prompts[i])) + [1] * len(prompts[i]) for i in chosen]
         )
-        draws = dict(do_sample=True, temperature=temperature, top_p=0.98, top_k=0)
+        draws = dict(do_sample=True, temperature=temperature, top_p=top_p, top_k=top_k)
         out = frozen.model.generate(
             input_ids=ids,
             attention_mask=real,

@@ -468,7 +468,7 @@ def main(arguments: list[str] | None = None) -> None:
         **quality(model, data.tokenizer, data.held_out),
         **(added(model) if added else {}),
     }
-    (output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
+    (output / "training.json").write_text(json.dumps(report) + "\n")
     print(f"wrote {output}")
 
 

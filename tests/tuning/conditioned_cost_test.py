@@ -99,10 +99,19 @@ def test_every_prompt_is_asked_by_all_ways(messages):  # noqa: F811
     seconds = conditioned_cost.measure(server, WAYS, ["a", "b", "c"], 1, lambda: done.append(1))
     assert all(len(seconds[way]) == 3 for way in WAYS) and len(done) == 15
     asked = [(r.model, r.WhichOneof("method"), r.max_new_tokens, r.text) for r in server.asked]
-    assert all(asked.count((w.deployment, w.method, w.tokens, "b")) == 1 for w in WAYS)
+    assert all(asked.count((w.deployment, w.method, w.tokens or 100, "b")) == 1 for w in WAYS)
     assert all(r.ignore_eos and r.temperature == 0 for r in server.asked)
     with pytest.raises(RuntimeError, match="adds nothing changed"):
         conditioned_cost.measure(Server(messages, wrong=1), WAYS, ["a"], 1, lambda: None)
+
+
+def test_answers_have_the_length_of_the_run(messages):  # noqa: F811
+    server = Server(messages)
+    seconds = conditioned_cost.measure(server, WAYS, ["a"], 1, lambda: None, new_tokens=7)
+    assert {r.max_new_tokens for r in server.asked} == {1, 7}
+    seconds = {way: [7.0] for way in seconds}
+    cells = conditioned_cost.line(Pair("x", None, None), seconds, new_tokens=7)
+    assert cells[1] == "1000.00" and cells[3] == "7000.0"  # a token, the prompt
 
 
 def test_ratios_are_of_the_same_prompt():

@@ -50,7 +50,7 @@ def test_the_section_says_what_was_measured(messages):  # noqa: F811
     measure.rate(server, ar, rows, TURNS, lambda tokens, task: 0.25, scorer=None)
     assert ar.rouge == 0.25 and not server.scored
     counts = measure.count_equal(server, grid[:2], TURNS[0], 8, 2, reference=docstrings.AR)
-    text = docstrings.markdown(conditions_of(), ar, rows, counts, 3)
+    text = docstrings.markdown(conditions_of(), ar, rows, counts, 3, [(ar, rows)] * 2)
     assert "**3/3**" in text and "BiLD, aligned small model" in text
     whole = page.put(
         f"a {docstrings.BEGIN} b {docstrings.END} c", text, docstrings.BEGIN, docstrings.END

@@ -2,6 +2,7 @@
 
 import random
 import xml.etree.ElementTree
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -217,16 +218,31 @@ def conditions():
     return page.Conditions("scripts/evaluate ", "abc", "P", 2, [0.0, 0.01], 6, 64, 8, 2, 1.4)
 
 
+def test_halves_are_rated_separately(measured):
+    _, ar, rows = measured
+    # The lossy answers to the first prompt of each turn are AR's.
+    for answers, theirs in zip(rows[0].turns, ar.turns, strict=True):
+        answers[0] = replace(theirs[0], seconds=theirs[0].seconds / 2)
+    (first, (lossy, *_)), (second, (other, *_)) = measure.rated_halves(ar, rows, TURNS)
+    assert [len(turn) for turn in first.turns + second.turns] == [1, 1, 2, 2]
+    assert lossy.equal == 1 and lossy.speedups == pytest.approx([2, 2])
+    assert other.equal == 0 and other.configuration is rows[0].configuration
+
+
 def test_page(measured):
     _, ar, rows = measured
     for row, speedups in zip(rows, ([3, 3.2], [1.5, 1.6], [1.2, 1.4]), strict=True):
         row.speedups = speedups
     counts = {CONFIGURATIONS[1]: 7}
-    text = page.markdown(conditions(), ar, rows, counts, 8, "figure.svg")
+    # What is chosen on the first half has other figures on the second.
+    second = [replace(row, speedups=[s - 1 for s in row.speedups], equal=0.25) for row in rows]
+    halves = [(ar, rows), (replace(ar, rouge=ar.rouge + 0.02), second)]
+    text = page.markdown(conditions(), ar, rows, counts, 8, "figure.svg", halves)
     assert "| BiLD | normal | α_FB 0.5, α_RB 0.69 | **7/8** |" in text
     assert "| BiLD | normal | α_FB 0.5, α_RB 5 | 3.10 (3.00-3.20) | 0 | 87.5 |" in text
     fastest = next(line for line in text.splitlines() if line.startswith("| BiLD, normal"))
-    assert fastest.startswith("| BiLD, normal small model | **1.55** (α_FB 0.5, α_RB 0.69;")
+    assert fastest.startswith("| BiLD, normal small model | **0.55** (α_FB 0.5, α_RB 0.69;")
+    assert "equal 25 %, ROUGE-L -2.0)" in fastest
     assert "| BiLD, aligned small model | none | none | none |" in text
     assert "(figure.svg)" in text and "`scripts/evaluate`" in text
 
@@ -260,6 +276,13 @@ def test_ticks_are_round_numbers_within():
     assert plot.ticks(0.83, 2.31) == [1, 1.5, 2]
     assert plot.ticks(-3, 104) == [0, 20, 40, 60, 80, 100]
     assert plot.ticks(0.0012, 0.0031) == [0.0015, 0.002, 0.0025, 0.003]
+
+
+def test_halves_need_two_prompts(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--prompts", "1"])
+    assert "--prompts: 1; allowed: at least 2" in capsys.readouterr().err
+    assert parse(["--llm-to-slm-cost", "--prompts", "1"]).new_tokens == 100
 
 
 def test_quick_is_small_and_can_be_overridden():

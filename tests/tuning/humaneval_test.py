@@ -70,6 +70,8 @@ def test_requests_carry_the_way_the_seed_and_the_contract(messages):
     drafts = humaneval.request_of(client, adaptive, DOUBLE, 9, 0)
     assert drafts.speculative.draft_tokens == 8
     assert drafts.speculative.pace == messages.PACE_ADAPTIVE
+    assert drafts.top_p == 1
+    assert humaneval.request_of(client, AR, DOUBLE, 9, 1, top_p=0.5).top_p == 0.5
 
 
 def test_ways_are_judged_on_the_same_problems_and_held_against_ar(messages):
@@ -92,6 +94,15 @@ def test_ways_are_judged_on_the_same_problems_and_held_against_ar(messages):
         client, (AR, ngram), [DOUBLE], 9, 0, judge=lambda _: Outcome(True, "")
     )
     assert humaneval.unequal(results) == ["n-grams"]
+
+
+def test_every_way_draws_from_the_nucleus(messages):
+    client = Client(messages, {"autoregressive": "good", "bild": "good"})
+    ways = (AR, Way("BiLD", "Bild"))
+    judge = lambda _: Outcome(True, "")  # noqa: E731
+    humaneval.measure(client, ways, [DOUBLE], 9, 1, judge=judge, top_p=0.5)
+    measured = [r.top_p for r in client.asked if r.max_new_tokens == 9]
+    assert measured == [0.5, 0.5]
 
 
 def test_llama_server_is_asked_for_its_ways_alone(messages):
@@ -139,7 +150,8 @@ def test_the_table_has_shares_with_their_errors():
     text = humaneval.table([Result(AR, solved), Result(WAYS[1], slow)], 0.8)
     assert "| autoregressive | 75.0 ± 21.7 % | 2.0 | 1.00 | 4 of 4 |" in text
     assert "| small model alone | 0.0 ± 0.0 % | 1.0 | 0.50 | 0 of 4 |" in text
-    assert text.startswith("Temperature 0.8")
+    assert text.startswith("Temperature 0.8, one seed")
+    assert humaneval.table([Result(AR, solved)], 1, 0.8).startswith("Temperature 1, top p 0.8,")
 
 
 def test_missing_parts_are_reported(monkeypatch, tmp_path, capsys):

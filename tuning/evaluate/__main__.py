@@ -40,7 +40,7 @@ from tuning.evaluate import (
     page,
 )
 from tuning.evaluate.grid import configurations, exact_ones
-from tuning.evaluate.measure import count_equal, cut_tasks, rate, take_turns
+from tuning.evaluate.measure import count_equal, cut_tasks, rate, rated_halves, take_turns
 from tuning.evaluate.plot import draw
 from tuning.windows import TokenStream
 
@@ -78,7 +78,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--exact-prompts", type=int, help="default: 200, quick: 24")
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument(
-        "--new-tokens", type=int, help="default: 128, with --humaneval 256, with --editing 1200"
+        "--new-tokens",
+        type=int,
+        help="default: 128, with --humaneval 256, with --editing 1200, with --llm-to-slm-cost 100",
     )
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
@@ -100,6 +102,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--temperature", type=float, action="append", help="of --humaneval (0 and 0.8); repeatable"
     )
+    parser.add_argument("--top-p", type=float, default=1.0, help="of --humaneval (1)")
     parser.add_argument(
         "--ways",
         metavar="NAME,...",
@@ -126,8 +129,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name, value in zip(("prompts", "turns", "exact_prompts"), usual, strict=True):
         if getattr(args, name) is None:
             setattr(args, name, value)
+    others = (args.humaneval, args.editing, args.llm_to_slm, args.llm_to_slm_cost, args.acceptance)
+    if args.prompts < 2 and not any(others):
+        parser.error(
+            f"--prompts: {args.prompts}; allowed: at least 2, as settings are chosen on half"
+        )
     if args.new_tokens is None:
-        args.new_tokens = 256 if args.humaneval else 1200 if args.editing else 128
+        sizes = ((args.humaneval, 256), (args.editing, 1200), (args.llm_to_slm_cost, 100))
+        args.new_tokens = next((n for asked, n in sizes if asked), 128)
     return args
 
 
@@ -150,6 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
             args.llama_server,
             args.write,
             args.small_dtype,
+            args.top_p,
         )
         return humaneval.main(lambda config: server(args.server, config=config), run, command, bar)
     if args.editing:
@@ -217,7 +227,10 @@ def main(arguments: list[str] | None = None) -> int:
             new_tokens=args.new_tokens,
             turns=args.turns,
         )
-        measured = page.markdown(conditions, ar, rows, counts, args.exact_prompts, FIGURE.name)
+        halves = rated_halves(ar, rows, turns)
+        measured = page.markdown(
+            conditions, ar, rows, counts, args.exact_prompts, FIGURE.name, halves
+        )
         print(measured)
         figure = draw(page.panels(ar, rows), "speed-up over AR", "likeness to AR's text, %")
         if args.figure:

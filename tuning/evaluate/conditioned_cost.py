@@ -1,11 +1,11 @@
 """Measures the cost of LLM-to-SLM: one prefill of the large model, then decoding by the small one.
 
-    scripts/evaluate --llm-to-slm-cost [--prompts N] [--write]
+    scripts/evaluate --llm-to-slm-cost [--prompts N] [--new-tokens N] [--write]
 
 Pairs: the demo pairs; if downloaded, Qwen2.5-Coder 1.5B and SmolLM2 135M, which have distinct tokenizers; and
 random weights in the shapes of T5-Large and T5-Small, the paper's pair. The projectors have the size of trained
 ones but add zero, so the answers must equal those of the small model, which is checked. Prompts and answers
-have 100 tokens of the small model, as in the paper. The prefix cache is not used.
+have 100 tokens of the small model, as in the paper, or answers --new-tokens. The prefix cache is not used.
 """
 
 import json
@@ -71,7 +71,7 @@ class Way:
 
     deployment: str
     method: str
-    tokens: int = TOKENS
+    tokens: int | None = None  # default: those of the run
 
 
 LARGE, READING = Way("whole", "autoregressive"), Way("whole", "autoregressive", 1)
@@ -147,34 +147,41 @@ def cut_prompts(stdlib: Path, pair: Pair, count: int, seed: int) -> list[str]:
     return texts[:count]
 
 
-def ask(client, way: Way, prompt: str) -> tuple[list[int], float]:
-    """Greedy tokens, and seconds from the call to the whole answer."""
+def request_of(client, way: Way, prompt: str, new_tokens: int, **fields):
     m = client.messages
     method = {"autoregressive": m.Autoregressive, "llm_to_slm": m.LlmToSlm}[way.method]()
-    request = m.GenerateRequest(
+    return m.GenerateRequest(
         model=way.deployment,
         text=prompt,
         temperature=0,
-        max_new_tokens=way.tokens,
+        max_new_tokens=way.tokens or new_tokens,
         ignore_eos=True,
         return_tokens=True,
         **{way.method: method},
+        **fields,
     )
+
+
+def ask(client, way: Way, prompt: str, new_tokens: int = TOKENS) -> tuple[list[int], float]:
+    """Greedy tokens, and seconds from the call to the whole answer."""
+    request = request_of(client, way, prompt, new_tokens)
     start = time.perf_counter()
     choice = client.complete(request)
     return [token.id for token in choice.tokens], time.perf_counter() - start
 
 
-def measure(client, ways: list[Way], prompts: list[str], seed: int, progress) -> dict:
+def measure(
+    client, ways: list[Way], prompts: list[str], seed: int, progress, new_tokens: int = TOKENS
+) -> dict:
     """Seconds of each prompt's answer, by all methods in random order, after a warm-up."""
     order = random.Random(seed)
     for way in ways:
-        ask(client, way, prompts[0])
+        ask(client, way, prompts[0], new_tokens)
     seconds: dict[Way, list[float]] = {way: [] for way in ways}
     for prompt in prompts:
         tokens = {}
         for way in order.sample(ways, len(ways)):
-            tokens[way], took = ask(client, way, prompt)
+            tokens[way], took = ask(client, way, prompt, new_tokens)
             seconds[way].append(took)
             progress()
         if any(tokens[way] != tokens[SMALL] for way in (WHOLE, THIRD) if way in tokens):
@@ -182,12 +189,12 @@ def measure(client, ways: list[Way], prompts: list[str], seed: int, progress) ->
     return seconds
 
 
-def line(pair: Pair, seconds: dict[Way, list[float]]) -> list[str]:
+def line(pair: Pair, seconds: dict[Way, list[float]], new_tokens: int = TOKENS) -> list[str]:
     def spread(ratios: list[float]) -> str:
         return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 
     def per_token(way: Way) -> str:
-        return f"{1000 * statistics.median(seconds[way]) / way.tokens:.2f}"
+        return f"{1000 * statistics.median(seconds[way]) / (way.tokens or new_tokens):.2f}"
 
     def faster(conditioned: Way) -> str:
         return spread([a / b for a, b in zip(seconds[LARGE], seconds[conditioned], strict=True)])
@@ -232,7 +239,8 @@ def main(serve, args, command: str, bar) -> int:
             config.write_text(deployment_file(pair, Path(folder), names))
             ways = [way for way in WAYS if way.deployment in ("small", *names)]
             with serve(config) as client, bar(len(prompts) * len(ways), pair.name) as shown:
-                lines.append(line(pair, measure(client, ways, prompts, args.seed, shown.update)))
+                seconds = measure(client, ways, prompts, args.seed, shown.update, args.new_tokens)
+                lines.append(line(pair, seconds, args.new_tokens))
     busy.append(machine.load())
     conditions = page.Conditions.here(
         started,
@@ -240,10 +248,10 @@ def main(serve, args, command: str, bar) -> int:
         busy=busy,
         prompts=args.prompts,
         prompt_tokens=TOKENS,
-        new_tokens=TOKENS,
+        new_tokens=args.new_tokens,
         turns=1,
     )
-    measured = f"""{args.prompts} prompts of {TOKENS} tokens, {TOKENS} new tokens, one request at a time. Medians, minimum and maximum in parentheses.
+    measured = f"""{args.prompts} prompts of {TOKENS} tokens, {args.new_tokens} new tokens, one request at a time. Medians, minimum and maximum in parentheses.
 
 {table(HEAD, lines)}
 

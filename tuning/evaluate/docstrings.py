@@ -28,7 +28,7 @@ from tuning.evaluate.grid import (
     bild,
     speculative,
 )
-from tuning.evaluate.measure import Row, Task, count_equal, rate, take_turns
+from tuning.evaluate.measure import Row, Task, count_equal, rate, rated_halves, take_turns
 from tuning.evaluate.quality import rouge_l_of_texts
 from tuning.functions import DOCSTRING
 from tuning.pairs import read_pairs
@@ -91,6 +91,7 @@ def markdown(
     rows: list[Row],
     counts: dict[Configuration, int],
     checked: int,
+    halves: list[page.Half],
 ) -> str:
     own = ["autoregressive", "-", "-", "1", "100", "100.0", page.percent(ar.rouge), "-", "-"]
     length = statistics.mean(len(answer.tokens) for answer in ar.answers())
@@ -98,7 +99,7 @@ def markdown(
 
 {conditions.prompts} sources, one request at a time. The large model's answers have {length:.1f} tokens on average. ROUGE-L is computed on words.
 
-{page.summary(ar, rows, DOCSTRING_PAIRS)}
+{page.summary(*halves, DOCSTRING_PAIRS)}
 
 {folded("All settings", table(HEAD, [own, *(line(row) for row in rows)]))}
 
@@ -138,7 +139,8 @@ def main(serve, args, command: str, bar) -> int:
         new_tokens=NEW_TOKENS,
         turns=args.turns,
     )
-    measured = markdown(conditions, ar, rows, counts, len(checked))
+    halves = rated_halves(ar, rows, turns, rouge)
+    measured = markdown(conditions, ar, rows, counts, len(checked), halves)
     print(measured)
     if args.write:
         file = ROOT / "docs" / "reports" / "fidelity.md"

@@ -192,7 +192,14 @@ def write_config(folder: str, small_dtype: str, cached: bool = True) -> Path:
     return path
 
 
-def request_of(client: Client, way: Way, problem: Problem, new_tokens: int, temperature: float):
+def request_of(
+    client: Client,
+    way: Way,
+    problem: Problem,
+    new_tokens: int,
+    temperature: float,
+    top_p: float = 1,
+):
     m = client.messages
     names = {
         f.message_type.name: f.name
@@ -204,7 +211,7 @@ def request_of(client: Client, way: Way, problem: Problem, new_tokens: int, temp
         model=way.deployment,
         text=problem.prompt,
         temperature=temperature,
-        top_p=1,
+        top_p=top_p,
         top_k=0,
         repetition_penalty=1,
         seed=seed,
@@ -235,12 +242,13 @@ def write(
     new_tokens: int,
     temperature: float,
     llamas: Mapping[Way, LlamaServer] = MappingProxyType({}),
+    top_p: float = 1,
 ) -> Written:
     start = time.perf_counter()
     if way in llamas:
         answer = llamas[way].complete(problem.prompt, new_tokens, STOPS)
         return Written(answer.text, answer.tokens, time.perf_counter() - start)
-    choice = client.complete(request_of(client, way, problem, new_tokens, temperature))
+    choice = client.complete(request_of(client, way, problem, new_tokens, temperature, top_p))
     seconds = time.perf_counter() - start
     return Written(choice.text, [token.id for token in choice.tokens], seconds)
 
@@ -254,6 +262,7 @@ def measure(
     progress: Callable[[], None] = lambda: None,
     judge: Callable[[str], sandbox.Outcome] = sandbox.run,
     llamas: Mapping[Way, LlamaServer] = MappingProxyType({}),
+    top_p: float = 1,
 ) -> list[Result]:
     """Problem by problem all ways, in a new order each time, one request at a time: what else the
     machine does hits all alike. Everybody reads the prompt once before."""
@@ -268,7 +277,7 @@ def measure(
         runs = list(ways)
         order.shuffle(runs)
         for way in runs:
-            written = write(client, way, problem, new_tokens, temperature, llamas)
+            written = write(client, way, problem, new_tokens, temperature, llamas, top_p)
             results[way].solved.append(written.judged(problem, judge))
             progress()
     return list(results.values())
@@ -291,7 +300,8 @@ def measure_load(
         first = turn * len(problems) // run.turns
         order = itertools.cycle([*problems[first:], *problems[:first]])
         asked = (
-            (p.name, request_of(client, named[name], p, run.new_tokens, temperature)) for p in order
+            (p.name, request_of(client, named[name], p, run.new_tokens, temperature, run.top_p))
+            for p in order
         )
         window = under_load.closed_loop(client.stub.Generate, asked, clients, run.seconds)
         shown(f"{name}, clients: {clients}, turn {turn + 1}: {window.speed:.1f} tokens/s")
@@ -301,11 +311,14 @@ def measure_load(
     return under_load.measure(list(named), run.streams, run.turns, one)
 
 
-def kind_of(temperature: float) -> str:
-    return "Greedy:" if temperature == 0 else f"Temperature {temperature:g}, one seed per problem:"
+def kind_of(temperature: float, top_p: float = 1) -> str:
+    nucleus = "" if top_p == 1 else f", top p {top_p:g}"
+    if temperature == 0:
+        return "Greedy:"
+    return f"Temperature {temperature:g}{nucleus}, one seed per problem:"
 
 
-def table(results: Sequence[Result], temperature: float) -> str:
+def table(results: Sequence[Result], temperature: float, top_p: float = 1) -> str:
     ar = next(r for r in results if r.way is AR)
     count = len(ar.solved)
     lines = [
@@ -317,7 +330,7 @@ def table(results: Sequence[Result], temperature: float) -> str:
             f"| {r.way.name} | {100 * r.share:.1f} ± {100 * r.error:.1f} % | {r.speed:.1f} "
             f"| {r.speed / ar.speed:.2f} | {r.equal(ar)} of {count} |"
         )
-    return f"{kind_of(temperature)}\n\n" + "\n".join(lines)
+    return f"{kind_of(temperature, top_p)}\n\n" + "\n".join(lines)
 
 
 def unequal(results: Sequence[Result]) -> list[str]:
@@ -359,6 +372,7 @@ class Run:
     llama: Path | None = None  # a llama-server
     write: bool = False
     small_dtype: str = "stored"
+    top_p: float = 1
 
 
 def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
@@ -380,6 +394,7 @@ def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
                 temperature,
                 shown.update,
                 llamas=llamas,
+                top_p=run.top_p,
             )
 
 
@@ -394,7 +409,10 @@ def measured_load(client: Client, run: Run, temperature: float, bar) -> tuple[st
         )
     exact = {way.name for way in ways if way.promises_exact}
     failed = [n for n in under_load.unequal(cells, names, run.streams) if n in exact]
-    return f"{kind_of(temperature)}\n\n{under_load.table(cells, names, run.streams)}", failed
+    return (
+        f"{kind_of(temperature, run.top_p)}\n\n{under_load.table(cells, names, run.streams)}",
+        failed,
+    )
 
 
 def place_of(run: Run) -> str:
@@ -425,7 +443,7 @@ def main(serve, run: Run, command: str, bar) -> int:
                 shown, different = measured_load(client, run, temperature, bar)
             else:
                 results = measured(client, run, temperature, bar)
-                shown, different = table(results, temperature), unequal(results)
+                shown, different = table(results, temperature, run.top_p), unequal(results)
             tables.append(shown)
             print(f"\n{shown}\n", flush=True)
             failed += different

@@ -5,8 +5,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from measure.serving import Client, at_once
+from tuning import corpus
 from tuning.calibration import cut_prompts
 from tuning.evaluate.grid import AR, Configuration
 from tuning.evaluate.quality import edit_similarity, rouge_l
@@ -33,6 +37,16 @@ def cut_tasks(
         Task(tuple(ids[:prompt_tokens]), tuple(ids[prompt_tokens:]))
         for ids in cut_prompts(stream, count, length, length, seed)
     ]
+
+
+def held_out_tasks(
+    model: Path, stdlib: Path, prompts: int, new_tokens: int, seed: int = 2
+) -> tuple[TokenStream, list[Task]]:
+    """Held-out files in a model's tokens, and tasks of them with prompts of 64 tokens."""
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    _, held_out = corpus.split(corpus.read_documents(stdlib))
+    stream = TokenStream(tokenizer, [document.text for document in held_out])
+    return stream, cut_tasks(stream, prompts, 64, new_tokens, seed)
 
 
 @dataclass
@@ -164,7 +178,7 @@ def rouge_of_tokens(tokens: list[int], task: Task) -> float:
 
 
 def rate(
-    client: Client,
+    client: Client | None,
     ar: Row,
     rows: Sequence[Row],
     turns: Sequence[Sequence[Task]],
@@ -208,6 +222,31 @@ def rate(
             for answer, task in zip(row.answers(), tasks, strict=True)
         )
         row.nll = nats / row.tokens()
+
+
+def half(row: Row, second: bool) -> Row:
+    """The first or the second half of each turn's answers, not rated."""
+    cuts = [len(turn) // 2 for turn in row.turns]
+    parts = [turn[at:] if second else turn[:at] for turn, at in zip(row.turns, cuts, strict=True)]
+    return Row(row.configuration, parts)
+
+
+def rated_halves(
+    ar: Row,
+    rows: Sequence[Row],
+    turns: Sequence[Sequence[Task]],
+    rouge: Callable[[list[int], Task], float] = rouge_of_tokens,
+) -> list[tuple[Row, list[Row]]]:
+    """AR's row and the others on the first half of each turn's tasks, and on the second: settings
+    are chosen on one and reported on the other. Without the likelihood under the large model."""
+    found = []
+    for second in (False, True):
+        cuts = [len(turn) // 2 for turn in turns]
+        tasks = [turn[at:] if second else turn[:at] for turn, at in zip(turns, cuts, strict=True)]
+        mine, others = half(ar, second), [half(row, second) for row in rows]
+        rate(None, mine, others, tasks, rouge, scorer=None)
+        found.append((mine, others))
+    return found
 
 
 def count_equal(
