@@ -181,7 +181,7 @@ def write(path, per_kind, seed, max_vocab):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=TARGET)
-    parser.add_argument("--rows", type=int, default=20, help="of each kind")
+    parser.add_argument("--rows", type=int, default=8, help="of each kind")
     args = parser.parse_args()
     again = write(args.out, args.rows, seed=20, max_vocab=24)
     print(f"{args.rows * len(KINDS)} cases, {again} made again")

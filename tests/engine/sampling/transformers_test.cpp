@@ -125,7 +125,7 @@ TEST(Transformers, ProcessorsAndWarpersAreEqual) {
     ++cases[c.kind];
   }
   EXPECT_EQ(cases.size(), static_cast<size_t>(kKinds));
-  for (const auto& [kind, n] : cases) EXPECT_GE(n, rows ? std::atoi(rows) : 20) << kind;
+  for (const auto& [kind, n] : cases) EXPECT_GE(n, rows ? std::atoi(rows) : 8) << kind;
 }
 
 }  // namespace
