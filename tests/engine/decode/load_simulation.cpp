@@ -8,6 +8,7 @@
 #include "engine/backend/scripted/scripted_backend.h"
 #include "engine/decode/draft_pass.h"
 #include "engine/decode/pacing/saved_numbers.h"
+#include "engine/decode/text_history.h"
 #include "engine/sched/loop.h"
 #include "tests/engine/decode/pairs.h"
 
@@ -16,6 +17,67 @@ namespace {
 
 constexpr float kMaskConfidence = 0.6F;
 constexpr int kPart = 8;  // tokens of the answer that a prompt contains at a stretch
+
+using Rng = std::mt19937_64;
+double uniform(Rng* rng) { return static_cast<double>((*rng)() >> 11) * 0x1p-53; }
+
+// Prompts of `load.prompt` random tokens. Their end, or parts of them, are those of the answer.
+class Prompts {
+ public:
+  Prompts(const Load& load, const ScriptedText& text, RequestId id)
+      : load_(load), text_(text), rng_(id) {
+    for (int i = 0; i < load.prompt; ++i) prompt_.push_back(any());
+    if (load.edits_every > 0) {
+      edit();
+    } else {
+      copy_parts();
+    }
+  }
+
+  std::vector<Token> take() { return std::move(prompt_); }
+  // Of different lengths, so that requests do not begin and end together.
+  int answer() { return load_.answer / 2 + below(load_.answer); }
+
+ private:
+  int below(int n) { return static_cast<int>(rng_() % static_cast<uint64_t>(n)); }
+  Token any() { return below(load_.script.vocab_size); }
+  Token at(int i) const { return text_.large(load_.prompt + i); }  // of the answer
+
+  void copy_parts() {
+    const int parts = std::min(load_.prompt, load_.answer) / kPart;
+    for (int part = 0; part < parts; ++part) {
+      if (uniform(&rng_) >= load_.copied) continue;
+      for (int i = part * kPart; i < (part + 1) * kPart; ++i) {
+        prompt_[static_cast<size_t>(i)] = at(i);
+      }
+    }
+  }
+  // A file, of which the answer is an edit, and similar passages behind it, that go on otherwise.
+  void edit() {
+    constexpr int kLongestEdit = 8, kSimilar = 5, kEvery = 32;
+    const int length = 3 * load_.answer / 2;
+    std::vector<Token> file;
+    for (int i = 0; i < length; ++i) {
+      file.push_back(at(i));
+      if (below(load_.edits_every) > 0) continue;
+      i += 1 + below(kLongestEdit);
+      for (int n = below(kLongestEdit); n > 0; --n) file.push_back(any());
+    }
+    for (int i = 0; i < length / kEvery; ++i) {
+      const int from = below(length - kSimilar);
+      for (int j = 0; j < kSimilar; ++j) file.push_back(at(from + j));
+      for (int j = 0; j < kSimilar; ++j) file.push_back(any());
+    }
+    const size_t size = std::min(file.size(), prompt_.size());
+    std::copy_n(file.end() - static_cast<ptrdiff_t>(size), size,
+                prompt_.end() - static_cast<ptrdiff_t>(size));
+  }
+
+  const Load& load_;
+  const ScriptedText& text_;
+  Rng rng_;
+  std::vector<Token> prompt_;
+};
 
 // Answers batches after the device's time, with rows for the scripted device to fill in.
 class TimedBackend final : public Backend {
@@ -98,6 +160,7 @@ class Server {
     loop_ = std::make_unique<Loop>(options, &clock_, std::vector<Backend*>{&device_}, models,
                                    &metrics_);
     last_id_ = load.first_request - 1;
+    if (load.history_tokens > 0) history_ = std::make_shared<TextHistory>(load.history_tokens);
     for (size_t m = 0; m < load.learned.size(); ++m) {
       if (load.learned[m].empty()) continue;
       right_ &= restore(load.learned[m], &loop_->batch_time(ModelId(static_cast<int64_t>(m))));
@@ -157,18 +220,9 @@ class Server {
     spec.id = ++last_id_;
     spec.warp.seed = spec.id;
     const ScriptedText text(load_.script, spec.warp.seed, 0);
-    std::mt19937_64 rng(spec.id);
-    for (int i = 0; i < load_.prompt; ++i) {
-      spec.prompt.push_back(
-          static_cast<Token>(rng() % static_cast<uint64_t>(load_.script.vocab_size)));
-    }
-    const int parts = std::min(load_.prompt, load_.answer) / kPart;
-    for (int part = 0; part < parts; ++part) {
-      if (static_cast<double>(rng() >> 11) * 0x1p-53 >= load_.copied) continue;
-      for (int i = part * kPart; i < (part + 1) * kPart; ++i) {
-        spec.prompt[static_cast<size_t>(i)] = text.large(load_.prompt + i);
-      }
-    }
+    Prompts prompts(load_, text, spec.id);
+    spec.prompt = prompts.take();
+    spec.history = history_;
     spec.listener = std::make_shared<Listener>(this, spec.id, text, load_.prompt);
     spec.method = load_.method;
     std::vector<CastRole> roles = two_models();
@@ -176,9 +230,7 @@ class Server {
     if (!load_.two_models) roles.pop_back();
     spec.cast = make_cast(std::move(roles));
     spec.extra_rows = parallel_draft_rows(load_.masks);
-    // Of different lengths, so that requests do not begin and end together.
-    spec.stops.max_new_tokens =
-        load_.answer / 2 + static_cast<int>(rng() % static_cast<uint64_t>(load_.answer));
+    spec.stops.max_new_tokens = prompts.answer();
     spec.series = &metrics_.series.front();
     spec.submitted = clock_.now();
     ++open_;
@@ -204,6 +256,7 @@ class Server {
   TimedBackend timed_;
   ScriptedBackend device_;
   Metrics metrics_;
+  std::shared_ptr<TextHistory> history_;
   std::unique_ptr<Loop> loop_;
   RequestId last_id_ = 0;
   int open_ = 0;

@@ -32,6 +32,7 @@ struct Load {
   bool bursts = false;             // clients send together, when all are answered
   int prompt = 150, answer = 128;  // tokens; answers have half to one and a half of this
   double copied = 0;               // share of the answer that the prompt contains, in parts of 8
+  int edits_every = 0;  // tokens between edits of the prompt that make the answer; 0: no edits
   Script script;
   DeviceTime large, small;
   std::function<Task<void>(Gen)> method;
@@ -40,6 +41,7 @@ struct Load {
   double warm = 20, measured = 60;  // seconds
   BatchTimes learned;               // at the start
   RequestId first_request = 1;      // prompts and answers follow from the id
+  int64_t history_tokens = 0;       // 0: no history
 };
 
 struct Answered {
