@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<LayerShard>> layer_shards(const ModelConfig& config,
 std::string first_of(const std::vector<std::string>& names) {
   constexpr size_t kMost = 3;
   const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, names.size()));
-  const std::string first = absl::StrJoin(names.begin(), end, ", ");
+  std::string first = absl::StrJoin(names.begin(), end, ", ");
   if (names.size() <= kMost) return first;
   return absl::StrCat(first, " and ", names.size() - kMost, " more");
 }

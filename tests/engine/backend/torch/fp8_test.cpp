@@ -93,7 +93,8 @@ class Fp8 : public testing::Test {
   const LinearSpec two_{{"q", "k"}, {40, 24}, kIn, true};
   std::map<std::string, at::Tensor> all_;
   std::map<std::string, TensorView> tensors_;
-  at::Tensor weight_, bias_;
+  at::Tensor weight_;
+  at::Tensor bias_;
 };
 
 TEST_F(Fp8, ProductsOfAnyNumberOfRows) {
