@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
@@ -120,11 +121,23 @@ size_t max_connections(const ServerConfig& config) {
   return static_cast<size_t>(std::min(configured, each));
 }
 
+// Keeps gRPC's default event engine until the process ends: a lame channel refers to it and opens
+// no connection. gRPC 1.51 destroys the engine with its last channel or server, and then waits for
+// its timer thread, even if that thread could not be started.
+void retain_event_engine() {
+  static grpc_channel* const channel = [] {
+    grpc_init();
+    return grpc_lame_client_channel_create("", GRPC_STATUS_UNAVAILABLE, "");
+  }();
+  static_cast<void>(channel);
+}
+
 }  // namespace
 
 Server::Server(ServerConfig config) : state_(std::move(config)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerConfig config) {
+  retain_event_engine();
   std::unique_ptr<Server> server(new Server(std::move(config)));
   const std::string& tokens = server->state_.config.bearer_token_file;
   if (!tokens.empty()) {

@@ -25,6 +25,9 @@ class NgramIndex {
   static constexpr int kCandidates = 16;
   static constexpr size_t kSlice = 256;  // tokens of the initial text that a call enters
 
+  // Memory of a token, about: kHashed grams, and its place.
+  static constexpr int64_t kTokenBytes = 100;
+
   // max_n: in [1, kMaxNgram].
   explicit NgramIndex(int max_n) : max_n_(max_n), hashed_(max_n < kHashed ? max_n : kHashed) {}
 

@@ -11,8 +11,10 @@
 #include "engine/base/quote.h"
 #include "engine/base/status.h"
 #include "engine/decode/embed.h"
+#include "engine/decode/ngram_index.h"
 #include "engine/decode/score.h"
 #include "engine/host/engine_impl.h"
+#include "engine/host/methods/registry.h"
 #include "engine/host/requests/listeners.h"
 #include "engine/host/requests/request_size.h"
 #include "engine/host/requests/resolve.h"
@@ -367,6 +369,8 @@ void Engine::Impl::prepare(const StartedRequest<GenerateRequest>& started,
   }
   started.claims->open.charge(spec.prompt_tokens());
   plan.claims = started.claims;
+  const MethodEntry* const method = find_method(resolved->method);
+  if (method != nullptr && method->looks_up) plan.token_bytes = NgramIndex::kTokenBytes;
   auto streams = request_streams(&text, std::move(plan), n, sink, [this] { request_ended(); });
   std::vector<SequenceSpec> choices(static_cast<size_t>(n), spec);
   for (size_t i = 0; i < choices.size(); ++i) {

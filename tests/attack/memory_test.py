@@ -232,8 +232,10 @@ def test_what_is_held_is_in_the_account(attack, kind):
     with contextlib.ExitStack() as held:
         if kind == "queued":
             ids = messages.TokenIds(ids=[65] * 30000)
+            # Without drafts: the account of the running request would grow with its tokens.
+            alone = {"autoregressive": messages.Autoregressive(), "max_new_tokens": 2000}
             calls = [
-                client.generate(model="wide", token_ids=ids, max_new_tokens=2000, timeout=600)
+                client.generate(model="wide", token_ids=ids, timeout=600, **alone)
                 for _ in range(300)
             ]
             held.callback(lambda: [pending.cancel() for pending in calls])
@@ -252,6 +254,6 @@ def test_what_is_held_is_in_the_account(attack, kind):
         grown, counted = after - memory, held_bytes - charged
         print(f"{kind}: {grown / MIB:.1f} MiB more, {counted / MIB:.1f} MiB charged")
         assert counted > 24 * MIB
-        # Of the allocator, threads and pages, and about 100 bytes a token for look-ups.
-        assert grown <= counted + 16 * MIB
+        # Of the allocator, threads and pages.
+        assert grown <= counted + 12 * MIB
     target.assert_quiet()

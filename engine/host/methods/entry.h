@@ -114,6 +114,8 @@ class MethodEntry {
   bool single_row_passes = false;
   // It verifies drafts, and so counts MethodStats::accept_lengths and the like.
   bool drafts = false;
+  bool looks_up =
+      false;  // it may have a DraftLookup: an index of its text (NgramIndex::kTokenBytes)
   std::vector<MethodCounter> counters;
   // Settings that can give a stricter contract, the preferred one first.
   std::vector<Settings> stricter;
@@ -147,6 +149,7 @@ struct MethodDescription {
   std::string requirement;
   bool single_row_passes = false;
   bool drafts = false;
+  bool looks_up = false;
   std::vector<MethodCounter> counters;
   std::vector<Settings> stricter;
   Settings automatic;
@@ -177,6 +180,7 @@ const MethodEntry* make_entry(MethodDescription<P> description) {
       requirement = d_.requirement;
       single_row_passes = d_.single_row_passes;
       drafts = d_.drafts;
+      looks_up = d_.looks_up;
       counters = d_.counters;
       stricter = d_.stricter;
       automatic = d_.automatic;

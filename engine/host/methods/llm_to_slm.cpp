@@ -43,6 +43,7 @@ const MethodEntry& llm_to_slm_entry() {
       .name = "llm_to_slm",
       .requirement = "a `small` model and `llm_to_slm.adapter`",
       .drafts = true,
+      .looks_up = true,
       .stricter = {{{"speculative", true}}},
       .variant = "speculative",
       .fields = draft_fields(

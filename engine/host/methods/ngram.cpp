@@ -11,6 +11,7 @@ const MethodEntry& ngram_entry() {
   static const auto* const kEntry = make_entry<P>({
       .name = "ngram",
       .drafts = true,
+      .looks_up = true,
       .automatic = {{"draft_tokens", int64_t{64}}, {"pace", std::string("PACE_FASTEST")}},
       .fields =
           Fields<P>()

@@ -12,6 +12,7 @@ const MethodEntry& speculative_entry() {
       .name = "speculative",
       .requirement = "a `small` model",
       .drafts = true,
+      .looks_up = true,
       .stricter = {{{"acceptance", std::string("ACCEPTANCE_MATCH")}}},
       .automatic = {{"draft_tokens", int64_t{12}}, {"pace", std::string("PACE_FASTEST")}},
       .fields = draft_fields(Fields<P>(), "adapter")

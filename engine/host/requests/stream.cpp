@@ -54,6 +54,7 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
     StreamDecoder decoder;
     StopMatcher stops;
     std::optional<AnswerParser> parser;
+    bool running = false;       // it has made tokens
     int64_t answer_tokens = 0;  // with a parser
     int64_t reasoning_tokens = 0;
     std::vector<Emitted> taken;  // text thread; swaps memory with Arrived::tokens
@@ -70,6 +71,7 @@ class RequestStream : public std::enable_shared_from_this<RequestStream> {
   void deliver(Choice& choice, const std::vector<Emitted>& tokens,
                std::unique_ptr<SequenceEnd> end);
   void send(Chunk chunk) const;
+  void charge(Choice& choice, int64_t tokens) const;
 
   Worker* const pool_;
   const StreamPlan plan_;
@@ -168,7 +170,7 @@ void RequestStream::run() {
 void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
                             std::unique_ptr<SequenceEnd> end) {
   if (plan_.claims) {
-    plan_.claims->open.charge(static_cast<int64_t>(tokens.size()));
+    charge(choice, static_cast<int64_t>(tokens.size()));
     if (end != nullptr && left_ == 1) plan_.claims->ended();
   }
   if (!failed_) {
@@ -184,6 +186,15 @@ void RequestStream::deliver(Choice& choice, const std::vector<Emitted>& tokens,
     }
   }
   if (end != nullptr && --left_ == 0) ended_();
+}
+
+void RequestStream::charge(Choice& choice, int64_t tokens) const {
+  Claims& claims = *plan_.claims;
+  claims.open.charge(tokens);
+  if (plan_.token_bytes == 0 || tokens == 0) return;
+  const bool first = !std::exchange(choice.running, true);
+  const int64_t held = tokens + (first ? plan_.started.prompt_tokens : 0);
+  claims.memory.resize(claims.memory.bytes() + held * plan_.token_bytes);
 }
 
 void RequestStream::send(Chunk chunk) const {

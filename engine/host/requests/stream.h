@@ -32,6 +32,7 @@ struct StreamPlan {
   std::shared_ptr<const StopStrings> stops = std::make_shared<const StopStrings>();
   bool include_stop_sequence = false;
   std::shared_ptr<Claims> claims;  // released as the request proceeds; may be null
+  int64_t token_bytes = 0;         // of a running choice, by token of its prompt and answer
 };
 
 // One listener per choice. They call `sink` one at a time. `ended` is called once, after the sink's

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/memory_account.h"
+
 namespace tandem {
 namespace {
 
@@ -114,6 +116,40 @@ TEST(RequestStreams, ARefusedRequestDoesNotStart) {
   s.listeners[0]->on_end(end_with(absl::ResourceExhaustedError("full")));
   EXPECT_EQ(s.log(), (Log{"failed full"}));
   EXPECT_EQ(s.gone, 1);
+}
+
+// Prompts are charged with the first token of each choice, as they wait without an index.
+TEST(RequestStreams, RunningChoicesAreChargedByTheToken) {
+  MemoryAccount account(1 << 20);
+  StreamPlan plan;
+  plan.tokenizer = Tokenizer::bytes();
+  plan.started.prompt_tokens = 30;
+  plan.token_bytes = 100;
+  plan.claims = std::make_shared<Claims>();
+  absl::StatusOr<MemoryAccount::Charge> memory = account.charge("client", "host", 7);
+  ASSERT_TRUE(memory.ok());
+  plan.claims->memory = *std::move(memory);
+  Worker pool(1);
+  const auto listeners =
+      request_streams(&pool, std::move(plan), 2, std::make_shared<LoggingSink>(), [] {});
+  const auto held = [&] {
+    std::promise<void> done;
+    pool.post([&] { done.set_value(); });
+    done.get_future().wait();
+    return account.used();
+  };
+  for (const auto& listener : listeners) listener->on_admitted();
+  EXPECT_EQ(held(), 7);
+  hear(*listeners[0], "ab");
+  EXPECT_EQ(held(), 7 + 3200);
+  hear(*listeners[0], "c");
+  EXPECT_EQ(held(), 7 + 3300);
+  hear(*listeners[1], "x");
+  EXPECT_EQ(held(), 7 + 3300 + 3100);
+  listeners[0]->on_end(end_with(absl::OkStatus()));
+  EXPECT_EQ(held(), 7 + 3300 + 3100);
+  listeners[1]->on_end(end_with(absl::OkStatus()));
+  EXPECT_EQ(held(), 0);
 }
 
 TEST(RequestStreams, TextThatAStopStringMayBeginWithIsHeldBack) {
