@@ -125,11 +125,11 @@ size_t max_connections(const ServerConfig& config) {
 // no connection. gRPC 1.51 destroys the engine with its last channel or server, and then waits for
 // its timer thread, even if that thread could not be started.
 void retain_event_engine() {
-  static grpc_channel* const channel = [] {
+  static grpc_channel* const kChannel = [] {
     grpc_init();
     return grpc_lame_client_channel_create("", GRPC_STATUS_UNAVAILABLE, "");
   }();
-  static_cast<void>(channel);
+  static_cast<void>(kChannel);
 }
 
 }  // namespace
