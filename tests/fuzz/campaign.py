@@ -104,7 +104,7 @@ def markdown(totals: dict[str, Total]) -> str:
     hours = sum(t.seconds for t in totals.values()) / 3600
     inputs = sum(t.inputs for t in totals.values())
     findings = sum(t.findings for t in totals.values())
-    text = f"{len(totals)} targets, {hours:.1f} hours of one processor, {inputs / 1e6:.0f} million inputs, {findings} findings."
+    text = f"{len(totals)} targets, {hours:.1f} hours of one processor, {inputs / 1e6:.0f} million inputs; findings: {findings}."
     return table(header, rows) + "\n" + text + "\n"
 
 
