@@ -173,7 +173,7 @@ def test_lm_eval_gets_the_scores_of_transformers(start_server, tmp_path):
         HF_HOME=cache,
     )
     assert served["acc"] == pytest.approx(expected["acc"], abs=0.01)
-    assert served["acc"] > 0.4, "chance is 0.25"
+    assert served["acc"] > 0.35, "chance is 0.25, with a standard error of 0.04"
     pairs = [
         pair
         for left, right in zip(served["scores"], expected["scores"], strict=True)
