@@ -52,7 +52,8 @@ class Prompts {
       }
     }
   }
-  // A file, of which the answer is an edit, and similar passages behind it, that go on otherwise.
+  // The prompt is a file, and the answer an edit of it. Passages that begin alike and continue
+  // differently follow the file.
   void edit() {
     constexpr int kLongestEdit = 8, kSimilar = 5, kEvery = 32;
     const int length = 3 * load_.answer / 2;
