@@ -86,13 +86,13 @@ ALONE = {"OMP_NUM_THREADS": "1"}
 def part_1(files: Path, device: str, dry: bool, all_tests: bool = False):
     bin_ = files / "bin"
     tests = str(bin_ / "test_torch")
-    yield Step("facts", module("facts"), 60)
+    yield Step("facts", module("facts"), 40)
     if (bin_ / "test_cuda_link").exists():
         said = "torch sees CUDA: " + ("" if device.startswith("cpu") else "yes")
-        yield Step("link", [str(bin_ / "test_cuda_link")], 60, end=said)
+        yield Step("link", [str(bin_ / "test_cuda_link")], 40, end=said)
     ceilings = [str(bin_ / "bench_device"), f"--device={device}", "--only=ceilings"]
     ceilings += ["--small", "--seconds=0.001"] if dry else []
-    yield Step("ceilings", ceilings, 90, environment=ALONE if dry else {})
+    yield Step("ceilings", ceilings, 80, environment=ALONE if dry else {})
     served = [f"--bin={bin_}", f"--models={files / 'models'}", f"--device={device}"]
     served += ["--tokens=8", "--patience=90"] if dry else []
     together = [Step("served blocks", module("blocks", *served), 200 if dry else 60)]
@@ -122,7 +122,7 @@ def part_2(files: Path, device: str, dry: bool):
     threads = f"--threads={len(os.sched_getaffinity(0))}"  # the CPU's products beside the device's
     yield Step("blocks", [*command, "--only=blocks", threads], 90, environment=alone)
     few = [*command, "--only=attention", "--only=loras"]
-    yield Step("attention", few, 70, environment=alone)
+    yield Step("attention", few, 60, environment=alone)
     step = module("headline", f"--program={files / 'bin' / 'bench_step'}", f"--device={device}")
     tiny = ["--shape=tiny", "--seconds=0.01", "--context=64"]
     words = tiny if dry else ["--shape=1b", "--context=256", "--prefill=512", "--prefill=4096"]

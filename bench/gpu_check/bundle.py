@@ -92,10 +92,8 @@ def fill(binaries: Path, out: Path) -> list[str]:
 
 
 def compression(quickly: bool) -> list[dict]:
-    if quickly:
-        return [{"id": lzma.FILTER_LZMA2, "preset": 0}]
     x86 = {"id": lzma.FILTER_X86}  # addresses of calls, relative to the program
-    return [x86, {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": WINDOW}]
+    return [x86, {"id": lzma.FILTER_LZMA2, "preset": 0 if quickly else 6, "dict_size": WINDOW}]
 
 
 def make(binaries: Path, out: Path, quickly: bool = False) -> dict[str, int]:

@@ -8,6 +8,7 @@
 
 #include "bench/kernels/attention_checks.h"
 #include "bench/kernels/block_checks.h"
+#include "bench/kernels/fp8_checks.h"
 #include "bench/kernels/product_checks.h"
 #include "bench/kernels/readout_checks.h"
 #include "bench/kernels/report.h"
@@ -20,6 +21,9 @@ template <class Wants>
 void check_all(Report& report, const Shape& s, uint64_t seed, const Wants& wants) {
   for (const int n : {1, 16}) {
     if (wants("elementwise")) check_elementwise(report, s, n, seed + 100);
+    for (const int64_t width : {s.hidden, s.inner}) {
+      if (wants("fp8")) check_rounded_rows(report, n, width, seed + 150);
+    }
   }
   for (const int kv_heads : s.kv_heads) {
     for (const int n : {1, 8, 32}) {

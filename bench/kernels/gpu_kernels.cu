@@ -35,7 +35,7 @@ namespace {
 constexpr char kHelp[] =
     "  --check        only the checks\n"
     "  --time         only the times\n"
-    "  --only=NAME    parts whose names begin so: elementwise, rope, readout, product.qkv,\n"
+    "  --only=NAME    parts whose names begin so: elementwise, fp8, rope, readout, product.qkv,\n"
     "                 blocks.q4_k, attention, chain; repeatable\n"
     "  --seconds=S    of each time (0.02)\n"
     "  --overlap=0|1  whether launches overlap (as the engine's)\n"

@@ -191,6 +191,7 @@ class Times {
       }
     }
     if (wants("elementwise")) elementwise_times();
+    if (wants("fp8")) fp8_times();
     for (const int kv_heads : s_.kv_heads) {
       if (wants("rope")) rope_times(kv_heads);
     }
@@ -307,6 +308,20 @@ class Times {
           [&](int) { norm<BFloat16>(stream, out.ptr(), x.ptr(), of_norm, n, width); });
       put("gate" + rows, 0, 1,
           [&](int) { gate<BFloat16>(stream, out.ptr(), y.ptr(), Activation::kSilu, n, s_.inner); });
+    }
+  }
+
+  void fp8_times() {
+    const int64_t most = std::max(s_.hidden, s_.inner);
+    const Buffer<BFloat16> x(64 * most, seed_, 1);
+    const Buffer<uint8_t> codes(64 * most);
+    const Buffer<float> scales(64);
+    for (const int64_t width : {s_.hidden, s_.inner}) {
+      for (const int n : {1, 16, 64}) {
+        put("fp8.width_" + std::to_string(width) + ".rows_" + std::to_string(n), 0, 1, [&](int) {
+          round_rows<BFloat16>(stream, codes.ptr(), scales.ptr(), x.ptr(), n, width);
+        });
+      }
     }
   }
 

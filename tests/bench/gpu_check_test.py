@@ -323,10 +323,17 @@ def test_operations_of_a_prompt():
     assert 50e12 < headline.prompt_operations("7b", 4096) < 60e12
 
 
-def test_parts_leave_time_for_all_their_steps():
-    for part in (judge.part_2, judge.part_3):
-        limits = [step.limit for step in part(Path("files"), "cuda:0", dry=False)]
-        assert sum(limits) <= judge.BUDGET, limits
+def test_parts_leave_time_for_all_their_steps(tmp_path):
+    """Even if every step needs its whole limit, none is cut short or left out."""
+    link = tmp_path / "bin/test_cuda_link"  # part 1 of a folder for GPUs has one step more
+    link.parent.mkdir()
+    link.touch()
+    for part in (judge.part_1, judge.part_2, judge.part_3):
+        times = [
+            max(step.limit for step in (group if isinstance(group, list) else [group]))
+            for group in part(tmp_path, "cuda:0", dry=False)
+        ]
+        assert sum(times) <= judge.BUDGET - 2 * steps.END_AFTER, (part.__name__, times)
 
 
 FAKE_NVCC = """#!{python}
@@ -388,15 +395,22 @@ def test_tiny_tensors_are_one_threads():
             assert found and all(s.environment == wanted for s in found)
 
 
+NIGHT = bool(os.environ.get("TANDEM_NIGHT"))
+
+
 @pytest.fixture(scope="module")
 def made(binaries, tmp_path_factory):
+    """The folder as it is shipped at night, and else one that takes a third of the time."""
     folder = tmp_path_factory.mktemp("gpu") / "check"
-    bundle.make(binaries, folder, quickly=True)
+    bundle.make(binaries, folder, quickly=not NIGHT)
     return folder
 
 
+QUICK = 1.1  # measured: the quick folder's size divided by the shipped one's
+
+
 def test_the_folder_is_small_and_whole(made):
-    assert bundle.size(made) < bundle.LIMIT * 1e6
+    assert bundle.size(made) < bundle.LIMIT * 1e6 * (1 if NIGHT else QUICK)
     with tarfile.open(made / bundle.PAYLOAD) as payload:
         names = set(payload.getnames())
     assert {f"bin/{p}" for p in bundle.PROGRAMS} <= names
@@ -411,7 +425,7 @@ def test_the_folder_is_small_and_whole(made):
 
 def test_dry_run_on_the_cpu(made, tmp_path):
     command = [made / "run", "--dry", "--device=cpu:0", f"--out={tmp_path}"]
-    command += ["--all-tests"] if os.environ.get("TANDEM_NIGHT") else []
+    command += ["--all-tests"] if NIGHT else []
     environment = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -73,7 +73,16 @@ READ_ONLY = {
     "rope_and_store_kernel": {"LDG.E.CONSTANT", "LDG.E.64.CONSTANT"},
 }
 # Loads of 16 bytes that a thread has on their way before it needs the first, at least.
-IN_FLIGHT = {"product_kernel": 8, "block_product_kernel": 6, "unpack_blocks_kernel": 3}
+IN_FLIGHT = {
+    "attention_kernel": 4,
+    "product_kernel": 8,
+    "block_product_kernel": 8,
+    "unpack_blocks_kernel": 4,
+    "answer_rows_kernel": 4,
+    "scan_parts_kernel": 4,
+    "cut_rows_kernel": 4,
+    "weigh_parts_kernel": 4,
+}
 # A multiprocessor of compute capability 9.0.
 REGISTERS_THERE, THREADS_THERE, SHARED_THERE, BLOCKS_THERE = 65536, 2048, 227 * 1024, 32
 THREADS = {
@@ -219,7 +228,8 @@ def check_machine_code(sass, report):
         # Bytes in flight / latency, of the bandwidth: an upper bound of what a kernel reaches.
         reach = min(1.0, size * threads_of(name) * blocks / LATENCY / BANDWIDTH)
         print(
-            f"{name:24} {len(code):5} instructions, {size:3} bytes in flight, {blocks} blocks resident:"
+            f"{name:24} {len(code):5} instructions, {size:3} bytes in flight, {loads} loads of 16 bytes,"
+            f" {used.get(symbol, (0, 0))[0]} registers, {local} local accesses, {blocks} blocks resident:"
             f" at most {100 * reach:.0f} % of the bandwidth{'; ' if counted else ''}{counted}"
         )
     return wrong
@@ -301,7 +311,8 @@ def self_test_of_machine_code():
     loads = [f"LDG.E.NA.128.CONSTANT R{8 + 4 * i}, desc[UR4][R2.64]" for i in range(8)]
     product = ["PREEXIT", "ACQBULK", *loads, "HMMA.16816.F32.BF16 R4, R8, R2, R4"]
     other = ["PREEXIT", "ACQBULK", "LDG.E R4, desc[UR4][R2.64]", "EXIT"]
-    codes = {name: list(other) for name in KERNELS}
+    reads = [*product[:2], *(load.replace(".NA.128.CONSTANT", ".128") for load in loads)]
+    codes = {name: list(reads if name in IN_FLIGHT else other) for name in KERNELS}
     codes |= {"product_kernel": product, "unpack_blocks_kernel": product}
     codes["block_product_kernel"] = [*product[:-1], "IMMA.16832.U8.S8 R4, R8, R2, R4"]
     line = "ptxas info : Compiling entry function '_Z11{}I' for 'sm_90a'\n 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nptxas info : Used {} registers, {} bytes smem\n"
@@ -321,6 +332,8 @@ def self_test_of_machine_code():
     assert wrong({"product_kernel": codes["block_product_kernel"]}), "no HMMA"
     early = [*product[:6], "FADD R1, R8, R9", *product[6:]]
     assert wrong({"product_kernel": early}), "needs a load before the others are on their way"
+    assert not wrong({"attention_kernel": reads[:6]})
+    assert wrong({"attention_kernel": reads[:5]}), "three loads in flight"
     assert wrong({}, registers=168), "too few thread blocks"
     assert wrong({}, shared=120 << 10), "too few thread blocks"
     del codes["gate_kernel"]

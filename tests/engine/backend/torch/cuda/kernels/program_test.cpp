@@ -65,7 +65,8 @@ std::string failures(Mutant mutant, const std::string& part, const char* enough 
 }
 
 TEST(KernelsProgram, ChecksPass) {
-  for (const char* part : {"elementwise", "rope", "readout", "product", "blocks", "attention"}) {
+  for (const char* part :
+       {"elementwise", "fp8", "rope", "readout", "product", "blocks", "attention"}) {
     EXPECT_EQ(failures(Mutant::kNone, part), "") << part;
   }
 }
@@ -118,6 +119,10 @@ std::vector<Wrong> wrong_kernels() {
   return {Wrong{Mutant::kEmbedAdapters, "elementwise", ""},
           Wrong{Mutant::kNormStride, "elementwise", "norm.rows_1.difference"},
           Wrong{Mutant::kGateRows, "elementwise", ""},
+          Wrong{Mutant::kFp8WithoutBarrier, "fp8", ""},
+          Wrong{Mutant::kFp8Truncated, "fp8", "codes"},
+          Wrong{Mutant::kFp8Most, "fp8", "scales"},
+          Wrong{Mutant::kFp8FirstScale, "fp8", ""},
           Wrong{Mutant::kRopeNeighbours, "rope", ""},
           Wrong{Mutant::kStoreInOrder, "rope", "rows_1.difference"},
           Wrong{Mutant::kReadTies, "readout", "bits"},
