@@ -145,13 +145,17 @@ def held_out_ranks(
         labels = labels_of(chosen, at, masks)
         hidden = mask_rows.hidden_rows(model, own, past, at)
         for row, sample in enumerate(chosen):
-            logits = model.lm_head(hidden[row]).float()
-            label = labels[row].clamp(min=0)[..., None]
-            right = logits.gather(-1, label)
-            rank = 1 + (logits > right).sum(-1)
-            rank[labels[row] == calibration.IGNORED] = bita_trees.WORST
-            answers.append(rank.clamp(max=bita_trees.WORST).numpy()[: len(sample.output)])
+            rank = ranks_of(model.lm_head(hidden[row]).float(), labels[row])
+            answers.append(rank[: len(sample.output)])
     return answers
+
+
+def ranks_of(logits: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
+    """Rank of each label, from 1, by its logits [.., vocabulary]; ignored labels have the worst."""
+    right = logits.gather(-1, labels.clamp(min=0)[..., None])
+    rank = 1 + (logits > right).sum(-1)
+    rank[labels == calibration.IGNORED] = bita_trees.WORST
+    return rank.clamp(max=bita_trees.WORST).numpy()
 
 
 def summary(answers: list[np.ndarray], masks: int) -> dict:

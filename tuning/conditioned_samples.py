@@ -31,14 +31,14 @@ def key_of(*parts) -> str:
 
 
 class Reader:
-    """A large model in bf16, loaded on first use."""
+    """A large model, loaded on first use."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, dtype: torch.dtype = torch.bfloat16):
+        self.path, self.dtype = path, dtype
 
     @cached_property
     def model(self) -> PreTrainedModel:
-        return frozen_model.load_weights(self.path, torch.bfloat16)
+        return frozen_model.load_weights(self.path, self.dtype)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -6,12 +6,14 @@
     python -m tuning.costs origins      answers of BiLD with the origin of each token (its figure 10)
 
 A memory operation reads a weight or a number of the KV cache. Activations are not counted. Load changes no figure.
+Without models/code-small-aligned (python -m tuning.align), `bild` has no rows of it and `origins` uses models/code-small.
 In texts, [text] comes from the large model and {text} replaced a proposal; the small model proposed the rest.
 """
 
 import argparse
 import functools
 import itertools
+import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,11 +44,13 @@ models {{
   extras {{ name: "head" path: "{LARGE}-heads/layer-{EARLY}" }}
 }}
 models {{ name: "small" path: "{SMALL}" }}
-models {{ name: "aligned" path: "{ALIGNED if ALIGNED.exists() else SMALL}" }}
 deployments {{
   name: "code" large: "large" small: "small"
   ppd {{ exit_layer: {EARLY} workers: "worker" head: "head" }}
 }}
+"""
+WITH_ALIGNED = f"""
+models {{ name: "aligned" path: "{ALIGNED}" }}
 deployments {{ name: "code-aligned" large: "large" small: "aligned" }}
 """
 
@@ -141,6 +145,14 @@ def bild_line(name: list[str], counted, ar) -> list[str]:
     return [*name, *(f"{x:.2f}" for x in (*passes, work, reads, work / reads))]
 
 
+def has_aligned(otherwise: str) -> bool:
+    """Says on stderr what happens without the aligned model."""
+    if not ALIGNED.exists():
+        name = ALIGNED.relative_to(ROOT)
+        print(f"{name} is missing: {otherwise}; python -m tuning.align trains it", file=sys.stderr)
+    return ALIGNED.exists()
+
+
 BILD_HEAD = [
     "method",
     "drafts by",
@@ -155,7 +167,7 @@ def bild_table(client, tasks, given) -> str:
     shapes = {"large": Shape.read(LARGE), "small": Shape.read(SMALL)}
     ar = count(client, AR, tasks, given.new_tokens, shapes)
     lines = [bild_line(["autoregressive", "-", "-"], ar, ar)]
-    for pair in ("code", "code-aligned") if ALIGNED.exists() else ("code",):
+    for pair in ("code", "code-aligned") if has_aligned("its rows are left out") else ("code",):
         ways = [bild("BiLD", pair, r, fallback_threshold=0.4) for r in (EXACT_ROLLBACK, 2, 5)]
         for way in [*ways, speculative("speculative", pair, draft_tokens=4)]:
             counted = count(client, way, tasks, given.new_tokens, shapes)
@@ -200,12 +212,14 @@ def marked(tokens, messages, tokenizer) -> str:
 
 
 def origins(client, tasks, given) -> str:
+    """Names the small model, then the answers."""
+    aligned = has_aligned(f"{SMALL.relative_to(ROOT)} drafts")
+    deployment, small = ("code-aligned", ALIGNED) if aligned else ("code", SMALL)
     tokenizer, m = Tokenizer.from_file(str(LARGE / "tokenizer.json")), client.messages
     method = m.Bild(fallback_threshold=0.4, rollback_threshold=EXACT_ROLLBACK)
-    asked = (
-        client.request("code-aligned", list(t.prompt), given.new_tokens, method) for t in tasks
-    )
-    return "\n\n".join(marked(client.complete(r).tokens, m, tokenizer) for r in asked)
+    asked = (client.request(deployment, list(t.prompt), given.new_tokens, method) for t in tasks)
+    texts = [marked(client.complete(r).tokens, m, tokenizer) for r in asked]
+    return "\n\n".join([f"Small model: {small.relative_to(ROOT)}", *texts])
 
 
 CONDITIONED_HEAD = ["large → small", "answer tokens", "large, millions of multiplications", "small"]
@@ -273,7 +287,7 @@ def main() -> None:
         print(conditioned_table(serve, given.stdlib))
         return
     _, tasks = held_out_tasks(LARGE, given.stdlib, given.prompts, given.new_tokens)
-    with serve(CONFIG) as client:
+    with serve(CONFIG + WITH_ALIGNED * ALIGNED.exists()) as client:
         print(TABLES[given.what](client, tasks, given))
 
 

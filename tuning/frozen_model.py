@@ -68,10 +68,14 @@ def read_last_rows_in_place(model: PreTrainedModel) -> None:
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> FrozenModel:
     model, tokenizer = load_weights(path, dtype), load_tokenizer(path)
+    return FrozenModel(model, tokenizer, ends_of(model))
+
+
+def ends_of(model: PreTrainedModel) -> tuple[int, ...]:
     ends = model.generation_config.eos_token_id
     if ends is None:
         ends = model.config.eos_token_id
-    return FrozenModel(model, tokenizer, tuple(ends) if isinstance(ends, list) else (int(ends),))
+    return tuple(ends) if isinstance(ends, list) else (int(ends),)
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -13,6 +13,7 @@ MARKERS = {
     "bita.md": [
         "wall clock",
         "scripted masks",
+        "medusa",
         *(
             f"{name}-bita{part}"
             for name in ("code-large", "smollm2-135m", "qwen2.5-coder-0.5b")
@@ -21,7 +22,7 @@ MARKERS = {
     ],
     "fidelity.md": ["measured", "assisted", "docstrings"],
     "gguf.md": ["embeddings", "llama.cpp", "openvino", "step", "starts"],
-    "llm_to_slm.md": ["llm to slm", "cost of llm to slm", "ablations of llm to slm"],
+    "llm_to_slm.md": ["llm to slm", "cost of llm to slm", "ablations of llm to slm", "views of llm to slm"],
     "models.md": ["engines", "families"],
     "ppd.md": ["measured", "match rates"],
     "serving.md": ["streams", "http and grpc", "prefix cache", "warm start", "scrapes"],
@@ -45,8 +46,10 @@ MODULES = [
     "tuning.bita_ablation",
     "tuning.bita_page",
     "tuning.conditioned_ablation",
+    "tuning.conditioned_views",
     "tuning.evaluate.humaneval",
     "tuning.match_rates",
+    "tuning.medusa",
 ]
 
 

@@ -85,3 +85,29 @@ def test_neighbours_of_one_origin_share_a_mark(messages):  # noqa: F811
     tokens += [messages.Token(id=100, proposed=large, corrected=True)]
     letters = SimpleNamespace(decode=lambda ids: "".join(map(chr, ids)))
     assert costs.marked(tokens, messages, letters) == "[a]bc{d}"
+
+
+def test_the_small_model_is_named(messages, monkeypatch, capsys):  # noqa: F811
+    asked = []
+
+    def request(deployment, prompt, count, method):
+        asked.append(deployment)
+        return prompt
+
+    def complete(prompt):
+        return messages.Choice(tokens=[messages.Token(id=97, proposed=messages.SOURCE_LARGE)])
+
+    client = SimpleNamespace(messages=messages, request=request, complete=complete)
+    tasks, given = [Task((1,), ())], SimpleNamespace(new_tokens=4)
+    monkeypatch.setattr(costs, "ALIGNED", costs.ROOT / "models/none")
+    text = costs.origins(client, tasks, given)
+    assert text.startswith("Small model: models/code-small\n\n[")
+    assert asked == ["code"]
+    said = "models/none is missing: models/code-small drafts; python -m tuning.align trains it\n"
+    assert capsys.readouterr().err == said
+    assert not costs.has_aligned("its rows are left out")
+    assert "models/none is missing: its rows are left out" in capsys.readouterr().err
+    monkeypatch.setattr(costs, "ALIGNED", costs.LARGE)  # any folder that exists
+    text = costs.origins(client, tasks, given)
+    assert text.startswith("Small model: models/code-large\n\n[")
+    assert asked == ["code", "code-aligned"] and capsys.readouterr().err == ""
