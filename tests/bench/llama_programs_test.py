@@ -73,13 +73,13 @@ def test_a_server_starts_with_the_settings_of_each_way(program, flavor):
     peer = program(flavor, "server")
     ways = humaneval.peer_ways(peer)
     assert len(ways) == 5 and len({way.settings for way in ways}) == 5
-    for way in ways:
-        for repacking in peer.repacking():
-            with humaneval.started(replace(way, settings=way.settings + repacking)) as server:
-                answer = server.complete("some", 3, ())
-            assert answer.count == 3
-            assert answer.tokens == ([] if peer.of_ik else [0, 1, 2])
-            assert all(flag in answer.text for flag in way.settings.flags + repacking.flags)
+    other = replace(ways[-1], settings=ways[-1].settings + peer.repacking()[1])
+    for way in [*ways, other]:
+        with humaneval.started(way) as server:
+            answer = server.complete("some", 3, ())
+        assert answer.count == 3
+        assert answer.tokens == ([] if peer.of_ik else [0, 1, 2])
+        assert all(flag in answer.text for flag in way.settings.flags)
 
 
 def test_a_server_that_refuses_a_flag_is_quoted(program):
