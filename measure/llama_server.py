@@ -1,9 +1,10 @@
-"""Starts llama-server of llama.cpp, and an HTTP client of it."""
+"""Starts llama-server of llama.cpp or ik_llama.cpp, and an HTTP client of it."""
 
 import contextlib
 import json
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -15,7 +16,8 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Answer:
     text: str
-    tokens: list[int]
+    tokens: list[int]  # none of a server that does not return them
+    count: int  # of the new tokens
 
 
 class LlamaServer:
@@ -48,7 +50,8 @@ class LlamaServer:
             "return_tokens": True,
         }
         said = self.ask("completion", body)
-        return Answer(said["content"], said["tokens"])
+        tokens = said.get("tokens", [])  # ik_llama.cpp returns their number only
+        return Answer(said["content"], tokens, len(tokens) or said["tokens_predicted"])
 
     def ask(self, path: str, body: dict) -> dict:
         request = urllib.request.Request(
@@ -74,16 +77,17 @@ def llama_server(
     port = free_port()
     command = [str(binary), "--model", str(model), "--port", str(port), "--host", "127.0.0.1"]
     command += ["--threads", str(threads), "--ctx-size", str(context), "--parallel", "1"]
-    process = subprocess.Popen(
-        [*command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        server = LlamaServer(port)
-        while not server.ready():
-            if process.poll() is not None:
-                raise RuntimeError(f"llama-server ended with status {process.returncode}: {flags}")
-            time.sleep(0.1)
-        yield server
-    finally:
-        process.terminate()
-        process.wait(60)
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen([*command, *flags], stdout=log, stderr=log)
+        try:
+            server = LlamaServer(port)
+            while not server.ready():
+                if process.poll() is not None:
+                    log.seek(0)
+                    said = log.read().decode("utf-8", "replace")[-2000:]
+                    raise RuntimeError(f"{binary} ended with {process.returncode}: {flags}\n{said}")
+                time.sleep(0.1)
+            yield server
+        finally:
+            process.terminate()
+            process.wait(60)

@@ -4,10 +4,10 @@ import statistics
 from pathlib import Path
 
 
-def spread(figures: list[float]) -> str:
+def spread(figures: list[float], digits: int = 1) -> str:
     """Median, smallest and largest."""
-    middle = statistics.median(figures)
-    return f"{middle:.1f} ({min(figures):.1f}-{max(figures):.1f})"
+    middle, least, most = statistics.median(figures), min(figures), max(figures)
+    return f"{middle:.{digits}f} ({least:.{digits}f}-{most:.{digits}f})"
 
 
 def put(page: Path, name: str, text: str) -> None:

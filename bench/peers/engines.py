@@ -439,7 +439,7 @@ class LlamaCpp(Engine):
 
 
 class OpenVino(Engine):
-    """OpenVINO GenAI on a GGUF file. `precision` is its pipeline, "batching" or "plain". The environment
+    """OpenVINO GenAI on a GGUF file or the folder of its own model. `precision` is its pipeline, "batching" or "plain". The environment
     variable GGUF_READER selects its reader."""
 
     PRECISIONS = ("batching", "plain")

@@ -1,11 +1,12 @@
 """Compares start time and memory of a server with a GGUF file with llama.cpp.
 
-    python -m bench.peers.start [MODEL ...] [--llama-server PATH] [--turns 3] [--write]
+    python -m bench.peers.start [MODEL ...] [--llama-server [NAME=]PATH] [--turns 3] [--write]
 
 Each server starts with the file in the page cache and generates 16 tokens. Seconds are until it listens
-(llama.cpp: until it is healthy), the minimum of all turns. Memory is resident memory after the answer, in
+(llama-server: until it is healthy), the minimum of all turns. Memory is resident memory after the answer, in
 total and without pages of files. The last column is the anonymous memory beyond that of a server with a
-fake model, per byte of packed weights.
+fake model, per byte of packed weights. --llama-server is repeatable, and PATH may be the server of
+ik_llama.cpp.
 """
 
 import re
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers import cli
+from measure import llama_programs
 from measure.llama_server import LlamaServer, free_port
 from measure.paths import ROOT
 from measure.serving import BINARY, Client, stubs
@@ -24,6 +26,7 @@ from measure.serving import BINARY, Client, stubs
 PAGE = ROOT / "docs" / "reports" / "gguf.md"
 PROMPT = "def fibonacci(n):"
 TOKENS = 16
+PEER_FLAGS = ("--threads", "2", "--parallel", "1", "--ctx-size", "2048")
 
 
 @dataclass
@@ -88,10 +91,10 @@ def ours(path: Path | None, binary: Path) -> Start:
 
 def theirs(path: Path, binary: Path) -> Start:
     port = free_port()
-    command = [binary, "--model", path, "--port", str(port), "--threads", "2", "--parallel", "1"]
+    command = [binary, "--model", path, "--port", str(port), *PEER_FLAGS]
     start = time.perf_counter()
     process = subprocess.Popen(
-        [*map(str, command), "--ctx-size", "2048"],
+        list(map(str, command)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -99,7 +102,7 @@ def theirs(path: Path, binary: Path) -> Start:
         server = LlamaServer(port)
         while not server.ready():
             if process.poll() is not None:
-                raise RuntimeError(f"llama-server ended with status {process.returncode}")
+                raise RuntimeError(f"{binary} ended with status {process.returncode}")
             time.sleep(0.01)
         seconds = time.perf_counter() - start
         server.complete(PROMPT, TOKENS, ())
@@ -127,7 +130,9 @@ def row(file: Path, engine: str, run: Start, bare: int = 0) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = cli.gguf_parser(__doc__, PAGE)
-    parser.add_argument("--llama-server", type=Path)
+    llama_programs.add_option(
+        parser, "--llama-server", "also measure this llama-server", name="llama.cpp"
+    )
     parser.add_argument("--server", type=Path, default=BINARY)
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args(arguments)
@@ -143,13 +148,15 @@ def main(arguments: list[str] | None = None) -> int:
         read_all(file)
         runs = [ours(file, args.server) for _ in range(args.turns)]
         lines.append(row(file, "Tandem", best(runs), bare))
-        if args.llama_server:
-            runs = [theirs(file, args.llama_server) for _ in range(args.turns)]
-            lines.append(row(file, "llama.cpp", best(runs)))
-        print("\n".join(lines[-2:] if args.llama_server else lines[-1:]), flush=True)
-    about = run.about(
-        f"Without a model the server has {bare / 1e6:.0f} MB of anonymous memory, mostly LibTorch's."
-    )
+        for peer in args.llama_server:
+            runs = [theirs(file, peer.path) for _ in range(args.turns)]
+            lines.append(row(file, peer.name, best(runs)))
+        print("\n".join(lines[-1 - len(args.llama_server) :]), flush=True)
+    said = f"Without a model the server has {bare / 1e6:.0f} MB of anonymous memory, mostly LibTorch's."
+    for peer in args.llama_server:
+        shown = peer.repacking()[0].shown
+        said += f" {peer.name}: `{' '.join(PEER_FLAGS)}`" + (f", {shown}." if shown else ".")
+    about = run.about(said)
     cli.publish("\n".join([about, "", *lines, ""]), args.write, PAGE, "starts")
     return 0
 

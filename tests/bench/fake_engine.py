@@ -44,3 +44,16 @@ class FakeEngine:
 
     def close(self):
         pass
+
+
+class TimedWorker:
+    """A worker whose answers take 0.1 s for a first token and 0.01 for each other."""
+
+    def __init__(self, *_):
+        pass
+
+    def ask(self, _, prompts, new_tokens):
+        return prompts, 0.1 + 0.01 * (new_tokens - 1)
+
+    def close(self):
+        pass

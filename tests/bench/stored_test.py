@@ -1,48 +1,14 @@
 """What comparisons make of what llama.cpp's programs and bench_step say of GGUF files."""
 
-import statistics
+import argparse
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fake_engine import TimedWorker
 
 from bench.peers import stored, stored_openvino, stored_step, worker
 from tuning import gguf_perplexity
-
-
-@pytest.fixture
-def program(tmp_path, monkeypatch):
-    """A llama-batched-bench: faster without polling when it decodes, slower when it reads."""
-    path = tmp_path / "program"
-    path.write_text(
-        """#!/usr/bin/env python3
-import json, sys
-a = sys.argv
-value = lambda flag: a[a.index(flag) + 1]
-fast = 2 if value("--poll") == "0" else 1
-print("a line of something else")
-for streams in map(int, value("-npl").split(",")):
-    tokens = int(value("-npp"))
-    assert int(value("-c")) >= streams * (tokens + int(value("-ntg")))
-    print(json.dumps({"pp": tokens, "pl": streams, "speed_tg": 10.0 * fast * streams,
-                      "speed_pp": 600.0 / fast}))
-"""
-    )
-    path.chmod(0o755)
-    monkeypatch.setattr(stored, "PROGRAM", path)
-
-
-class Server:
-    """Answers that take 0.1 s for a first token and 0.01 for each other."""
-
-    def __init__(self, *_):
-        pass
-
-    def ask(self, _, prompts, new_tokens):
-        return prompts, 0.1 + 0.01 * (new_tokens - 1)
-
-    def close(self):
-        pass
 
 
 def test_what_is_not_built_is_named_with_the_command_for_it(tmp_path, monkeypatch, capsys):
@@ -52,19 +18,6 @@ def test_what_is_not_built_is_named_with_the_command_for_it(tmp_path, monkeypatc
             module.main(["some"])
         said = capsys.readouterr().out
         assert str(tmp_path / "bench_client") in said and "scripts/build release" in said
-
-
-def test_each_figure_has_the_settings_that_were_best_for_it(program, monkeypatch):
-    monkeypatch.setattr(stored, "Worker", Server)
-    monkeypatch.setattr(stored, "prompts", lambda tokens, start=0: iter(lambda: [0] * tokens, None))
-    result = stored.compare(Path("some.gguf"), turns=2)
-    one, eight, prompt = result.rows()
-    assert one[2].startswith("100.0") and one[3].startswith("20.0") and one[4] == "**5.00**"
-    assert eight[2].startswith("800.0") and eight[3].startswith("160.0")
-    assert "poll 0" in one[-1] and "poll 0" in eight[-1]
-    # Reading is fastest with the defaults.
-    assert prompt[3].startswith("600.0") and "poll 50" in prompt[-1]
-    assert statistics.median(result.ours["prompt"]) == pytest.approx(5120)
 
 
 def test_perplexity_is_read_from_what_the_program_says():
@@ -97,11 +50,17 @@ def test_windows_are_whole_and_begin_as_the_file_says(monkeypatch):
     assert windows[1][1] == ord("a") and windows[1][-1] == ord("b")
 
 
-def test_another_engine_has_its_fastest_settings_and_what_does_not_load_is_reported(monkeypatch):
-    class Engine(Server):
-        def __init__(self, kind, _, precision, environment):
+@pytest.fixture
+def openvino(monkeypatch):
+    """Its plain pipeline is faster, and its own model twice as fast as the file."""
+
+    class Engine(TimedWorker):
+        def __init__(self, kind, source, precision, environment):
             self.slower = {"batching": 4, "plain": 2}.get(precision, 1)
-            if environment.get("GGUF_READER") == "LEGACY" and precision == "plain":
+            if source.name == "own":
+                assert not environment
+                self.slower /= 2
+            if (environment or {}).get("GGUF_READER") == "LEGACY" and precision == "plain":
                 raise worker.Failed("OpenVino ended with 1:\nmuch\na type that it does not read")
 
         def ask(self, _, prompts, new_tokens):
@@ -111,11 +70,34 @@ def test_another_engine_has_its_fastest_settings_and_what_does_not_load_is_repor
     monkeypatch.setattr(
         stored_openvino, "prompts", lambda tokens, start=0: iter(lambda: [0] * tokens, None)
     )
+
+
+def test_another_engine_has_its_fastest_settings_and_what_does_not_load_is_reported(openvino):
     rows, refused = stored_openvino.compare(Path("some.gguf"), turns=2)
     assert [row[1] for row in rows] == ["1 stream", "8 streams", "prompt of 512"]
     assert {row[4] for row in rows} == {"**2.00**"}
-    assert {row[5] for row in rows} == {"plain, frontend reader"}
-    assert refused == ["some, plain, LEGACY: a type that it does not read"]
+    assert {row[5] for row in rows} == {"the file's, converted"}
+    assert {row[6] for row in rows} == {"plain, frontend reader"}
+    assert refused == [
+        "some, the file's, converted, plain, legacy reader: a type that it does not read"
+    ]
+
+
+def test_its_own_model_has_rows_that_say_that_it_rounds_anew(openvino):
+    rows, _ = stored_openvino.compare(Path("some.gguf"), turns=2, int4=Path("own"))
+    figures = ["1 stream", "8 streams", "prompt of 512"]
+    assert [row[1] for row in rows] == figures * 2
+    assert [row[5] for row in rows[3:]] == ["own int4, rounded anew"] * 3
+    assert [row[4] for row in rows] == ["**2.00**"] * 3 + ["**1.00**"] * 3
+    assert {row[6] for row in rows[3:]} == {"plain"}
+
+
+def test_the_folder_of_its_own_model_must_have_one(tmp_path):
+    (tmp_path / "openvino_model.xml").touch()
+    assert stored_openvino.named_folder(f"some={tmp_path}") == ("some", tmp_path)
+    for wrong in (str(tmp_path), f"={tmp_path}", f"some={tmp_path}/none"):
+        with pytest.raises(argparse.ArgumentTypeError, match="allowed: MODEL=FOLDER"):
+            stored_openvino.named_folder(wrong)
 
 
 STEPS = """table,model,x,milliseconds

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from measure.llama_programs import Program
 from measure.llama_server import Answer
 from measure.serving import stubs
 from tuning.evaluate import humaneval
@@ -112,9 +114,9 @@ def test_llama_server_is_asked_for_its_ways_alone(messages):
         def complete(self, prompt, new_tokens, stops):
             assert prompt == DOUBLE.prompt and "\ndef " in stops
             self.asked += 1
-            return Answer("good", [103])
+            return Answer("good", [103], 1)
 
-    llama, way = Llama(), humaneval.LLAMA_WAYS[0]
+    llama, way = Llama(), Way("peer", "", "", peer=Program("peer", Path("none")))
     client = Client(messages, {"autoregressive": "bad"})
     results = humaneval.measure(
         client,

@@ -26,7 +26,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from measure import machine
+from measure import llama_programs, machine
 from measure.paths import ROOT
 from measure.serving import BINARY, server
 from tuning import corpus
@@ -119,8 +119,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--small-dtype", default="stored", help="of --humaneval: the small model's weights (stored)"
     )
-    parser.add_argument(
-        "--llama-server", type=Path, help="of --humaneval: also measure this llama-server, greedy"
+    llama_programs.add_option(
+        parser,
+        "--llama-server",
+        "of --humaneval: also measure this llama-server, greedy",
+        name="llama-server",
     )
     args = parser.parse_args(arguments)
     if args.acceptance and args.write:

@@ -3,18 +3,23 @@
     scripts/evaluate --editing [N] [--new-tokens 700] [--ways look-ups,auto]
 
 The model rewrites files of Python's standard library with one change each. In the second round it
-gets its own answer, with another change, as an agent does. All ways must give equal texts. Tokens
-per pass need no quiet machine, tokens per second do. The coder pair is fetched by scripts/models.
+gets its own answer, with another change, as an agent does. All ways must give equal texts. The files
+are tests, scripts, classes and functions in turn, so four have one of each kind. Speed-ups are
+medians over the files, each against autoregressive decoding of the same file. Tokens per pass need no
+quiet machine, tokens per second do. The coder pair is fetched by scripts/models.
 """
 
 import ast
+import itertools
 import random
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from measure import report
 from measure.serving import Client
 from tuning import corpus
 from tuning.evaluate.humaneval import LARGE, MASKS, SMALL, Way
@@ -51,8 +56,22 @@ class Task:
     """A file and two changes of it."""
 
     path: str
+    kind: str
     text: str
     changes: tuple[str, str]
+
+
+KINDS = ("tests", "script", "classes", "functions")
+
+
+def kind_of(path: str, text: str) -> str:
+    """One of KINDS, for a text that names_of() can read."""
+    if re.search(r"(^|[/_])tests?([/_.]|$)", path):
+        return "tests"
+    if re.search(r"^if __name__ == .__main__.:", text, re.M):
+        return "script"
+    has_class = any(isinstance(node, ast.ClassDef) for node in ast.parse(text).body)
+    return "classes" if has_class else "functions"
 
 
 def names_of(text: str) -> list[str]:
@@ -67,10 +86,10 @@ def names_of(text: str) -> list[str]:
 
 
 def tasks(documents: Sequence[corpus.Document], count: int, seed: int = 0) -> list[Task]:
-    """The first `count` in a random order of the files that have two functions and fit."""
+    """`count` of the files that have two functions and fit: of each kind in turn, in a random order."""
     order = list(documents)
     random.Random(seed).shuffle(order)
-    chosen_tasks: list[Task] = []
+    by_kind: dict[str, list[Task]] = {kind: [] for kind in KINDS}
     for document in order:
         lines = document.text.count("\n")
         names = names_of(document.text)
@@ -81,10 +100,12 @@ def tasks(documents: Sequence[corpus.Document], count: int, seed: int = 0) -> li
             f"Rename the function `{names[0]}` to `{names[0]}_checked`.",
             f"Add the comment `# reviewed` in the line before the function `{names[1]}`.",
         )
-        chosen_tasks.append(Task(document.path, document.text, changes))
-        if len(chosen_tasks) == count:
+        kind = kind_of(document.path, document.text)
+        by_kind[kind].append(Task(document.path, kind, document.text, changes))
+        if all(len(some) >= count for some in by_kind.values()):
             break
-    return chosen_tasks
+    turns = itertools.zip_longest(*by_kind.values())
+    return [task for turn in turns for task in turn if task is not None][:count]
 
 
 def prompt(text: str, change: str) -> str:
@@ -103,13 +124,36 @@ def file_in(answer: str) -> str:
 
 
 @dataclass
+class Edited:
+    """An answer."""
+
+    text: str
+    tokens: int
+    passes: int  # of the large model
+    drafts: int
+    seconds: float
+
+    @property
+    def per_pass(self) -> float:
+        return self.tokens / self.passes
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+
+@dataclass
 class Result:
     way: Way
-    texts: list[str] = field(default_factory=list)
-    tokens: int = 0
-    passes: int = 0  # of the large model
-    drafts: int = 0
-    seconds: float = 0
+    files: list[Edited] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[str]:
+        return [edited.text for edited in self.files]
+
+    def ratios(self, plain: "Result") -> list[float]:
+        """Speed-ups, by file."""
+        return [a.speed / b.speed for a, b in zip(self.files, plain.files, strict=True)]
 
 
 def request_of(client: Client, way: Way, text: str, new_tokens: int):
@@ -135,6 +179,7 @@ def measure(
     all_tasks: Sequence[Task],
     new_tokens: int,
     progress: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[Result]]:
     """By round. File by file all ways in a new order, one request at a time. Each prompt is read once before, so
     that all find it in the prefix cache."""
@@ -148,32 +193,47 @@ def measure(
             runs = list(results[name])
             order.shuffle(runs)
             for result in runs:
-                start = time.perf_counter()
+                start = clock()
                 choice = client.complete(request_of(client, result.way, asked, new_tokens))
-                result.seconds += time.perf_counter() - start
-                result.texts.append(choice.text)
-                result.tokens += choice.finished.usage.completion_tokens
-                result.passes += choice.finished.stats.large_passes
-                result.drafts += choice.finished.stats.draft_tokens
+                seconds, stats = clock() - start, choice.finished.stats
+                tokens = choice.finished.usage.completion_tokens
+                result.files.append(
+                    Edited(choice.text, tokens, stats.large_passes, stats.draft_tokens, seconds)
+                )
                 progress()
             text = file_in(results[name][0].texts[-1])
     return results
 
 
 def table(name: str, results: Sequence[Result]) -> str:
+    """Medians over the files, with the least and the most."""
     plain = results[0]
-    lines = [
-        f"| {name} | tokens per pass | tokens/s | × AR | drafts | equal texts |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    head = [name, "tokens per pass", "tokens/s", "× AR", "drafts", "equal texts"]
+    rows = []
     for r in results:
-        speed, of_plain = r.tokens / r.seconds, plain.tokens / plain.seconds
         equal = sum(a == b for a, b in zip(r.texts, plain.texts, strict=True))
-        lines.append(
-            f"| {r.way.name} | {r.tokens / r.passes:.2f} | {speed:.1f} | {speed / of_plain:.2f} "
-            f"| {r.drafts} | {equal} of {len(r.texts)} |"
+        rows.append(
+            [
+                r.way.name,
+                report.spread([edited.per_pass for edited in r.files], 2),
+                report.spread([edited.speed for edited in r.files]),
+                report.spread(r.ratios(plain), 2),
+                str(sum(edited.drafts for edited in r.files)),
+                f"{equal} of {len(r.files)}",
+            ]
         )
-    return "\n".join(lines)
+    return report.table(head, rows)
+
+
+def files_table(all_tasks: Sequence[Task], results: Sequence[Result]) -> str:
+    """The speed-up of each way by file."""
+    columns = [r.ratios(results[0]) for r in results[1:]]
+    head = ["file", "kind", "tokens", *(f"{r.way.name}, × AR" for r in results[1:])]
+    rows = [
+        [task.path, task.kind, str(edited.tokens), *(f"{column[i]:.2f}" for column in columns)]
+        for i, (task, edited) in enumerate(zip(all_tasks, results[0].files, strict=True))
+    ]
+    return report.table(head, rows)
 
 
 def main(serve, count: int, new_tokens: int, names: str | None, stdlib: Path, bar) -> int:
@@ -194,7 +254,7 @@ def main(serve, count: int, new_tokens: int, names: str | None, stdlib: Path, ba
             results = measure(client, ways, all_tasks, new_tokens, shown.update)
     different = False
     for name, of_round in results.items():
-        print(f"\n{table(name, of_round)}", flush=True)
+        print(f"\n{table(name, of_round)}\n\n{files_table(all_tasks, of_round)}", flush=True)
         different |= any(r.texts != of_round[0].texts for r in of_round)
     if different:
         print("not equal to autoregressive decoding")

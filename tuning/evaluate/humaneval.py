@@ -2,7 +2,10 @@
 
     scripts/evaluate --humaneval [N] [--temperature 0.8] [--ways auto,BiLD] [--write]
     scripts/evaluate --humaneval --temperature 0 --ways auto --streams 1,4,8 [--seconds 20] [--write]
-    scripts/evaluate --humaneval 24 --temperature 0 --llama-server PATH   # also llama.cpp's server, with the same files
+    scripts/evaluate --humaneval 24 --temperature 0 --llama-server [NAME=]PATH   # also llama.cpp's server, same files
+
+--llama-server is repeatable, and PATH may be the server of another build or of ik_llama.cpp. Each of its ways
+runs with the faster repacking of the weights, by a trial.
 
 The coder pair and the problems are fetched by scripts/models. A model continues each problem's prompt
 as a text; what it writes, up to the first line that is not the function's any more, is run with the
@@ -19,12 +22,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from measure import machine
+from measure.llama_programs import Program, Settings
 from measure.llama_server import LlamaServer, llama_server
 from measure.paths import ROOT
 from measure.serving import Client
@@ -82,8 +86,8 @@ class Way:
     deployment: str = "pair"
     parameters: dict = field(default_factory=dict, hash=False)
     promises_exact: bool = False  # also when tokens are sampled
-    # llama-server's flags instead, greedy: those of its settings that are measured.
-    llama: tuple[str, ...] | None = None
+    peer: Program | None = None  # another server instead, greedy, with these settings
+    settings: Settings = Settings("")
 
     def message(self, messages):
         return getattr(messages, self.method)(**self.parameters)
@@ -125,40 +129,70 @@ WAYS = (
 )
 
 
-# llama-server on the same files, at the settings that were its best: polling helpers take the
-# processor from the draft model's.
-DRAFTS = ("--model-draft", str(SMALL), "--threads-draft", "2", "--poll", "0", "--poll-draft", "0")
-DRAFTS += ("--spec-type", "draft-simple")
-LLAMA_WAYS = (
-    Way("llama-server, autoregressive", "", "", llama=()),
-    Way(
-        "llama-server, 0.5B drafts up to 4",
-        "",
-        "",
-        llama=(*DRAFTS, "--spec-draft-n-max", "4"),
-    ),
-    Way(
-        "llama-server, 0.5B drafts up to 8 while p > 0.6",
-        "",
-        "",
-        llama=(*DRAFTS, "--spec-draft-n-max", "8", "--spec-draft-p-min", "0.6"),
-    ),
-    Way(
-        "llama-server, n-grams",
-        "",
-        "",
-        llama=("--spec-type", "ngram-simple", "--spec-draft-n-max", "8"),
-    ),
-)
+TRIAL = 2  # problems that choose the repacking of a peer's way
+
+
+def peer_ways(peer: Program) -> list[Way]:
+    """A llama-server on the same files. Its default n-grams need 12 equal tokens."""
+    kinds = {
+        "autoregressive": Settings(""),
+        "0.5B drafts up to 4": peer.model_drafts(SMALL, 4),
+        "0.5B drafts up to 8 while p > 0.6": peer.model_drafts(SMALL, 8, 0.6),
+        "n-grams": peer.ngrams(),
+        "n-grams, short matches": peer.ngrams(3, 8),
+    }
+    return [
+        Way(f"{peer.name}, {kind}", "", "", peer=peer, settings=settings)
+        for kind, settings in kinds.items()
+    ]
+
+
+def started(way: Way):
+    return llama_server(way.peer.path, LARGE, way.settings.flags)
+
+
+def repacked(
+    way: Way,
+    problems: Sequence[Problem],
+    new_tokens: int,
+    start: Callable[[Way], AbstractContextManager[LlamaServer]] = started,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Way:
+    """The way with the faster repacking of the weights; the settings show both speeds."""
+    speeds: dict[Settings, float] = {}
+    for choice in way.peer.repacking():
+        with start(replace(way, settings=way.settings + choice)) as server:
+            tokens, seconds = 0, 0.0
+            for problem in problems[:TRIAL]:
+                server.complete(problem.prompt, 2, STOPS)  # reads the prompt
+                begin = clock()
+                tokens += server.complete(problem.prompt, new_tokens, STOPS).count
+                seconds += clock() - begin
+        speeds[choice] = tokens / seconds
+    fastest, *others = sorted(speeds, key=speeds.__getitem__, reverse=True)
+    settings = way.settings + fastest
+    if others:
+        beside = "; ".join(f"{s.shown} {speeds[s]:.1f}" for s in others)
+        shown = f"{settings.shown} (trial: {speeds[fastest]:.1f} tokens/s; {beside})"
+        settings = replace(settings, shown=shown)
+    return replace(way, settings=settings)
 
 
 @dataclass
 class Solved:
     """What a way wrote for one problem."""
 
-    tokens: list[int]
+    tokens: list[int]  # none of a server that does not return them
     seconds: float
     passed: bool
+    text: str = ""
+    count: int = 0  # of tokens, if there are none
+
+    def equals(self, other: "Solved") -> bool:
+        """By texts if one has no tokens."""
+        if self.tokens and other.tokens:
+            return self.tokens == other.tokens
+        return self.text == other.text
 
 
 @dataclass
@@ -178,10 +212,11 @@ class Result:
 
     @property
     def speed(self) -> float:
-        return sum(len(s.tokens) for s in self.solved) / sum(s.seconds for s in self.solved)
+        tokens = sum(len(s.tokens) or s.count for s in self.solved)
+        return tokens / sum(s.seconds for s in self.solved)
 
     def equal(self, ar: "Result") -> int:
-        return sum(a.tokens == b.tokens for a, b in zip(self.solved, ar.solved, strict=True))
+        return sum(a.equals(b) for a, b in zip(self.solved, ar.solved, strict=True))
 
 
 def write_config(folder: str, small_dtype: str, cached: bool = True) -> Path:
@@ -230,9 +265,11 @@ class Written:
     text: str
     tokens: list[int]
     seconds: float
+    count: int = 0
 
     def judged(self, problem: Problem, judge: Callable[[str], sandbox.Outcome]) -> Solved:
-        return Solved(self.tokens, self.seconds, judge(problem.program(self.text)).passed)
+        passed = judge(problem.program(self.text)).passed
+        return Solved(self.tokens, self.seconds, passed, self.text, self.count)
 
 
 def write(
@@ -247,7 +284,7 @@ def write(
     start = time.perf_counter()
     if way in llamas:
         answer = llamas[way].complete(problem.prompt, new_tokens, STOPS)
-        return Written(answer.text, answer.tokens, time.perf_counter() - start)
+        return Written(answer.text, answer.tokens, time.perf_counter() - start, answer.count)
     choice = client.complete(request_of(client, way, problem, new_tokens, temperature, top_p))
     seconds = time.perf_counter() - start
     return Written(choice.text, [token.id for token in choice.tokens], seconds)
@@ -269,7 +306,7 @@ def measure(
     order = random.Random(0)
     results = {way: Result(way) for way in ways}
     for problem in problems:
-        ours = [way for way in ways if way.llama is None]
+        ours = [way for way in ways if way.peer is None]
         for deployment in {way.deployment: way for way in ours}.values():
             client.complete(request_of(client, deployment, problem, 2, 0))
         for llama in llamas.values():
@@ -321,14 +358,17 @@ def kind_of(temperature: float, top_p: float = 1) -> str:
 def table(results: Sequence[Result], temperature: float, top_p: float = 1) -> str:
     ar = next(r for r in results if r.way is AR)
     count = len(ar.solved)
+    peers = any(r.way.peer for r in results)
     lines = [
-        f"| method | pass@1 of {count} | tokens/s | × AR | equal to AR |",
-        "|---|---:|---:|---:|---:|",
+        f"| method | pass@1 of {count} | tokens/s | × AR | equal to AR |"
+        + (" settings |" if peers else ""),
+        "|---|---:|---:|---:|---:|" + ("---|" if peers else ""),
     ]
     for r in results:
         lines.append(
             f"| {r.way.name} | {100 * r.share:.1f} ± {100 * r.error:.1f} % | {r.speed:.1f} "
             f"| {r.speed / ar.speed:.2f} | {r.equal(ar)} of {count} |"
+            + (f" {r.way.settings.shown} |" if peers else "")
         )
     return f"{kind_of(temperature, top_p)}\n\n" + "\n".join(lines)
 
@@ -369,7 +409,7 @@ class Run:
     streams: Sequence[int] = ()  # numbers of clients at the same time; none: one, and quality too
     seconds: float = 20  # of a window
     turns: int = 2
-    llama: Path | None = None  # a llama-server
+    peers: Sequence[Program] = ()  # llama-servers
     write: bool = False
     small_dtype: str = "stored"
     top_p: float = 1
@@ -378,12 +418,9 @@ class Run:
 def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
     problems = read_problems()[: run.count]
     with ExitStack() as stack:
-        llamas = {}
-        if run.llama is not None and temperature == 0:
-            llamas = {
-                way: stack.enter_context(llama_server(run.llama, LARGE, way.llama))
-                for way in LLAMA_WAYS
-            }
+        of_peers = [way for peer in run.peers if temperature == 0 for way in peer_ways(peer)]
+        of_peers = [repacked(way, problems, run.new_tokens) for way in of_peers]
+        llamas = {way: stack.enter_context(started(way)) for way in of_peers}
         ways = [*chosen(run.ways, WAYS), *llamas]
         with bar(len(problems) * len(ways), f"HumanEval at {temperature:g}") as shown:
             return measure(
@@ -419,7 +456,7 @@ def place_of(run: Run) -> str:
     """The mark on the page that this run's table goes to."""
     if run.streams:
         return "humaneval batch"
-    return "humaneval" if run.llama is None else "humaneval llama-server"
+    return "humaneval llama-server" if run.peers else "humaneval"
 
 
 def main(serve, run: Run, command: str, bar) -> int:
@@ -427,7 +464,7 @@ def main(serve, run: Run, command: str, bar) -> int:
     if missing():
         print(f"not here: {', '.join(missing())}; scripts/models fetch {' '.join(missing())}")
         return 1
-    if run.llama is not None and run.streams:
+    if run.peers and run.streams:
         print("--llama-server: it is measured with one stream at a time")
         return 1
     if not sandbox.own_namespaces():
