@@ -186,6 +186,20 @@ def in_flight(code):
     return most_bytes, most_wide
 
 
+def in_flight_at_products(code):
+    """Loads of 16 bytes on their way at an instruction of the tensor cores, at most: those of the next weights too."""
+    most, waiting = 0, []
+    for name, operands in code:
+        target, _, rest = operands.partition(",")
+        read = {int(r) for r in re.findall(r"\bR(\d+)\b", rest)}
+        waiting = [one for one in waiting if not read & one]
+        if name.startswith(("HMMA", "IMMA")):
+            most = max(most, len(waiting))
+        elif name.startswith("LDG") and "128" in name.split("."):
+            waiting.append(registers_of(target, 4))
+    return most
+
+
 def check_machine_code(sass, report):
     wrong = []
     found = machine_code(sass)
@@ -225,6 +239,10 @@ def check_machine_code(sass, report):
             n: sum(one.split(".")[0] == n for one in names) for n in ("LDS", "FFMA", "HMMA", "IMMA")
         }
         counted = ", ".join(f"{count} {n}" for n, count in counts.items() if count)
+        if name in TENSOR_CORES:
+            counted += (
+                f", at which {in_flight_at_products(code)} loads of 16 bytes are on their way"
+            )
         # Bytes in flight / latency, of the bandwidth: an upper bound of what a kernel reaches.
         reach = min(1.0, size * threads_of(name) * blocks / LATENCY / BANDWIDTH)
         print(
@@ -330,6 +348,7 @@ def self_test_of_machine_code():
     assert wrong({"norm_kernel": [*other, "LDG.E.CONSTANT R4, desc[UR4][R2.64]"]})
     assert wrong({"norm_kernel": [*other, "STL [R1], R4"]})
     assert wrong({"product_kernel": codes["block_product_kernel"]}), "no HMMA"
+    assert in_flight_at_products(machine_code(text("a", product))["_Z11aI"]) == 7
     early = [*product[:6], "FADD R1, R8, R9", *product[6:]]
     assert wrong({"product_kernel": early}), "needs a load before the others are on their way"
     assert not wrong({"attention_kernel": reads[:6]})
