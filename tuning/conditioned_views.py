@@ -230,11 +230,17 @@ def section(pair: Pair, found: dict[Run, dict[str, dict]], conditions: list[list
         for layers in given.layers
         for lora, projector in [pair.trained_parameters(layers)]
     ]
-    prompts = f"{Settings.shortest_prompt} to {Settings.longest_prompt} tokens"
-    return f"""{given.texts:,} texts, {given.checked} held-out ones: prompts of {prompts} and the large model's next
-{given.answer}. States of its layer {given.layer}, batches of {given.batch}. Trained parameters: {"; ".join(trained)}.
-
-{table(["unchanged model", "parameters", "nats/token", "on the source"], sizes)}
+    conditions = [
+        *conditions,
+        ["texts", f"{given.texts:,}, held-out {given.checked}; batches of {given.batch}"],
+        [
+            "tokens",
+            f"prompts {Settings.shortest_prompt} to {Settings.longest_prompt}, answers {given.answer}",
+        ],
+        ["conditioned on", f"layer {given.layer} of the large model"],
+        ["trained parameters", "; ".join(trained)],
+    ]
+    return f"""{table(["unchanged model", "parameters", "nats/token", "on the source"], sizes)}
 
 {table(HEAD, lines_of(found))}
 

@@ -22,7 +22,12 @@ MARKERS = {
     ],
     "fidelity.md": ["measured", "assisted", "docstrings"],
     "gguf.md": ["embeddings", "llama.cpp", "openvino", "step", "starts"],
-    "llm_to_slm.md": ["llm to slm", "cost of llm to slm", "ablations of llm to slm", "views of llm to slm"],
+    "llm_to_slm.md": [
+        "llm to slm",
+        "cost of llm to slm",
+        "ablations of llm to slm",
+        "views of llm to slm",
+    ],
     "models.md": ["engines", "families"],
     "ppd.md": ["measured", "match rates"],
     "serving.md": ["streams", "http and grpc", "prefix cache", "warm start", "scrapes"],
