@@ -137,19 +137,21 @@ class Pair:
     def small(self, layers: int) -> PreTrainedModel:
         return keep_lower(frozen_model.load_weights(self.arguments.small), layers)
 
+    def file_of(self, run: Run) -> Path:
+        """Where its results are."""
+        small = projector_file.fingerprint_of(self.small(run.layers))
+        answers = [self.training.ids.tolist(), self.held_out.ids.tolist()]
+        key = key_of(asdict(run.settings), small, self.large.key, answers)
+        return self.work / f"views-{key}.json"
+
     def measure(self, run: Run) -> dict[str, dict]:
         """Nats per token of the trained model by what it is conditioned on; "source": of the source's own
         continuations. From a file if the run is done."""
-        small = self.small(run.layers)
-        answers = [self.training.ids.tolist(), self.held_out.ids.tolist()]
-        key = key_of(
-            asdict(run.settings), projector_file.fingerprint_of(small), self.large.key, answers
-        )
-        file = self.work / f"views-{key}.json"
+        file = self.file_of(run)
         if file.exists():
             return json.loads(file.read_text())
-        conditioned = Conditioned(small, *self.training.standard(), run.settings)
-        checkpoint = self.work / f"training-{key}.pt"
+        conditioned = Conditioned(self.small(run.layers), *self.training.standard(), run.settings)
+        checkpoint = file.with_suffix(".pt")
         llm_to_slm.train(conditioned, self.training, run.settings, checkpoint, save_every=128)
         measured = llm_to_slm.held_out_likelihoods(conditioned, self.held_out)
         measured |= llm_to_slm.likelihoods({"source": conditioned}, self.source)
@@ -203,8 +205,7 @@ def lines_of(found: dict[Run, dict[str, dict]]) -> list[list[str]]:
             continue
         alone = [both[False][ALONE]["all"] for both in pairs]
         told = [both[True][CONDITIONED]["all"] for both in pairs]
-        first = "tokens 1 to 4".removeprefix("tokens ")
-        begin = [both[True][CONDITIONED][first] - both[False][ALONE][first] for both in pairs]
+        begin = [both[True][CONDITIONED]["1 to 4"] - both[False][ALONE]["1 to 4"] for both in pairs]
         own, other = ([both[True][who]["all"] for both in pairs] for who in MATCHED)
         source = [both[True]["source"]["all"] - both[False]["source"]["all"] for both in pairs]
 
@@ -229,10 +230,17 @@ def section(pair: Pair, found: dict[Run, dict[str, dict]], conditions: list[list
         for layers in given.layers
         for lora, projector in [pair.trained_parameters(layers)]
     ]
-    return f"""{given.texts:,} texts, {given.checked} held-out ones: prompts of {Settings.shortest_prompt} to {Settings.longest_prompt} tokens, the large model's next {given.answer}. States of its layer {given.layer}, batches of {given.batch}.
-Trained parameters: {"; ".join(trained)}.
-
-{table(["unchanged model", "parameters", "nats/token", "on the source"], sizes)}
+    conditions = [
+        *conditions,
+        ["texts", f"{given.texts:,}, held-out {given.checked}; batches of {given.batch}"],
+        [
+            "tokens",
+            f"prompts {Settings.shortest_prompt} to {Settings.longest_prompt}, answers {given.answer}",
+        ],
+        ["conditioned on", f"layer {given.layer} of the large model"],
+        ["trained parameters", "; ".join(trained)],
+    ]
+    return f"""{table(["unchanged model", "parameters", "nats/token", "on the source"], sizes)}
 
 {table(HEAD, lines_of(found))}
 
@@ -248,12 +256,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--small", type=Path, default=ROOT / "models/code-small")
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 2], help="of the small model")
     parser.add_argument("--layer", type=int, default=8, help="of the large model: whose states")
-    parser.add_argument("--views", type=int, nargs="+", default=[2048, 8192, 32768])
+    parser.add_argument("--views", type=int, nargs="+", default=[512, 2048, 8192])
     parser.add_argument("--seeds", type=int, default=3)
-    sizes = {"texts": 8192, "answer": Settings.answer, "batch": Settings.batch, "checked": 512}
+    sizes = {"texts": 4096, "answer": Settings.answer, "batch": Settings.batch, "checked": 512}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--rate", type=float, default=4e-3, help="of the projector")
+    parser.add_argument("--rate", type=float, default=Settings.rate, help="of the projector")
+    parser.add_argument(
+        "--finished", action="store_true", help="trains no more, reports what is done"
+    )
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
     parser.add_argument(
@@ -269,6 +280,8 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     pair, found = Pair(arguments), {}
     for run in runs_of(arguments):
+        if arguments.finished and not pair.file_of(run).exists():
+            continue
         found[run] = pair.measure(run)
         brief = {name: round(nats["all"], 4) for name, nats in found[run].items()}
         s = run.settings

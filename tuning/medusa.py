@@ -52,6 +52,7 @@ OUTPUTS = ("shared", "own")
 class Settings:
     """Settings of a training. Prompts are those of the adapter."""
 
+    seed: int = 1  # of batches
     checked: int = 64  # held-out prompts of each sort
     rows_per_batch: int = 512
     rate: float = 1e-3
@@ -109,20 +110,13 @@ def last_rows(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def features(
-    model: PreTrainedModel, samples: list[Sample], heads: int, at_once: int = 16
+    model: PreTrainedModel, sample: Sample, heads: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows [n, hidden], labels [n, heads]) of all rows of answers whose first head has a token to learn."""
-    rows, labels = [], []
-    ordered = sorted(samples, key=lambda s: len(s.prompt) + len(s.output))
-    for first in range(0, len(ordered), at_once):
-        chosen = ordered[first : first + at_once]
-        hidden = last_rows(model, bita.padded(chosen))
-        for row, sample in enumerate(chosen):
-            begin, count = len(sample.prompt) - 1, len(sample.output) - 1
-            at = torch.arange(begin, begin + count)
-            rows.append(hidden[row, at])
-            labels.append(bita.labels_of([sample], at[None], heads)[0])
-    return torch.cat(rows), torch.cat(labels)
+    """(rows [n, hidden], labels [n, heads]) of an answer of n tokens: the prompt's last row, and all others that see
+    the answer but its last one. Head i at row k has token k + 1 + i, as bita.labels_of."""
+    at = len(sample.prompt) - 1 + torch.arange(len(sample.output))
+    rows = last_rows(model, bita.padded([sample]))[0, at]
+    return rows, bita.labels_of([sample], at[None], heads)[0]
 
 
 def loss_of(heads: Heads, rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -137,17 +131,13 @@ def loss_of(heads: Heads, rows: torch.Tensor, labels: torch.Tensor) -> torch.Ten
 
 
 @torch.no_grad()
-def held_out_ranks(model: PreTrainedModel, heads: Heads, samples: list[Sample]) -> list[np.ndarray]:
-    """As bita.held_out_ranks: of each answer [n, heads]."""
-    answers = []
-    for sample in samples:
-        tokens = bita.padded([sample])
-        at = len(sample.prompt) - 1 + torch.arange(len(sample.output))
-        labels = bita.labels_of([sample], at[None], len(heads.weight))[0]
-        rows = last_rows(model, tokens)[0, at]
-        logits = torch.stack([heads(rows, i) for i in range(len(heads.weight))], 1)
-        answers.append(bita.ranks_of(logits, labels))
-    return answers
+def held_out_ranks(heads: Heads, texts: list[tuple]) -> list[np.ndarray]:
+    """As bita.held_out_ranks: of each answer [n, heads]. `texts`: features of each."""
+    every = range(len(heads.weight))
+    return [
+        bita.ranks_of(torch.stack([heads(rows, i) for i in every], 1), labels)
+        for rows, labels in texts
+    ]
 
 
 def tree_of(kind: str, masks: int, candidates: int) -> Tree:
@@ -180,34 +170,33 @@ def tree_table(masks: dict[str, list], heads: dict[str, dict[str, list]], count:
 
 
 def train(
-    model: PreTrainedModel,
+    heads: Heads,
     settings: Settings,
-    data: tuple,
-    held_out: dict,
-    count: int,
-    outputs: str,
+    learned: list[tuple],
+    held_out: dict[str, list[tuple]],
     budget: Budget,
     folder: Path,
-    seed: int,
 ) -> resumable.Training:
-    rows, labels = data
-    heads = Heads(model, count, outputs)
+    """`learned`, `held_out`: features of each answer."""
     work = resumable.Training(heads, settings.rate, settings.warmup_steps, folder)
     work.load()
+    rows, labels = (torch.cat(part) for part in zip(*learned, strict=True))
+    known = labels[:, 0] != calibration.IGNORED
+    rows, labels = rows[known], labels[known]
     size = settings.rows_per_batch
     per_epoch = max(1, len(rows) // size)
 
     def loss_at(step: int) -> torch.Tensor:
         epoch, within = divmod(step, per_epoch)
-        random = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        random = torch.Generator().manual_seed(settings.seed * 1_000_003 + epoch)
         some = torch.randperm(len(rows), generator=random)[within * size : (within + 1) * size]
         return loss_of(heads, rows[some], labels[some])
 
     def check() -> dict:
-        tree = tree_of("efficient", count, 5)
+        tree = tree_of("efficient", labels.shape[1], 5)
         return {
-            text: round(tokens_per_pass(tree, held_out_ranks(model, heads, s[:: bita.CURVE]))[0], 3)
-            for text, s in held_out.items()
+            text: round(tokens_per_pass(tree, held_out_ranks(heads, some[:: bita.CURVE]))[0], 3)
+            for text, some in held_out.items()
         }
 
     work.run(loss_at, budget, check)
@@ -240,7 +229,8 @@ def main() -> None:
     training, held_out = bita_prompts.answers(frozen, prompts, arguments)
     own = mask_rows.shipped(model, arguments.adapter)
     masks = {text: bita.held_out_ranks(model, own, samples) for text, samples in held_out.items()}
-    data = features(model, training, count)
+    learned = [features(model, sample, count) for sample in training]
+    known = {text: [features(model, s, count) for s in some] for text, some in held_out.items()}
     heads, lines = {}, [["BiTA", f"{sum(p.numel() for p in own.parameters()):,}", "-", "-", "-"]]
     for outputs in arguments.outputs:
         key = own_answers.identity(
@@ -251,12 +241,10 @@ def main() -> None:
             outputs=outputs,
         )
         folder = arguments.work / f"medusa-{key}"
-        work = train(model, settings, data, held_out, count, outputs, budget, folder, prompts.seed)
-        heads[outputs] = {
-            text: held_out_ranks(model, work.own, samples) for text, samples in held_out.items()
-        }
+        work = train(Heads(model, count, outputs), settings, learned, known, budget, folder)
+        heads[outputs] = {text: held_out_ranks(work.own, some) for text, some in known.items()}
         size = sum(p.numel() for p in work.own.parameters())
-        epochs = work.step * settings.rows_per_batch / len(data[0])
+        epochs = work.step * settings.rows_per_batch / sum(len(rows) for rows, _ in learned)
         minutes = work.seconds / 60
         lines.append(
             [f"Medusa, {outputs}", f"{size:,}", str(work.step), f"{epochs:.1f}", f"{minutes:.1f}"]

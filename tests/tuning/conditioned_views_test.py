@@ -84,6 +84,8 @@ def test_arms_are_trained_once_on_the_same_answers(arguments, monkeypatch):
     assert "| small, 1 |" in text and "1 layer: LoRA" in text
     monkeypatch.setattr(llm_to_slm, "train", None)
     assert {run: pair.measure(run) for run in found} == found
+    done = [run for run in conditioned_views.runs_of(arguments) if pair.file_of(run).exists()]
+    assert done == list(found)
 
 
 def test_the_lower_layers_are_kept(arguments):

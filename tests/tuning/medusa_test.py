@@ -53,11 +53,12 @@ def test_a_head_is_a_residual_block_before_the_output_matrix(model):
 
 
 def test_head_i_learns_the_token_i_behind_the_rows_own(model, written):
-    rows, labels = medusa.features(model, written[:1], 3)
+    rows, labels = medusa.features(model, written[0], 3)
     output = written[0].output
-    assert rows.shape == (len(output) - 1, 32)
+    assert rows.shape == (len(output), 32)
     assert labels[0].tolist() == output[1:4]  # the prompt's last row itself predicts output[0]
-    assert labels[-1].tolist() == [output[-1], -100, -100]
+    assert labels[-2].tolist() == [output[-1], -100, -100]
+    assert labels[-1].tolist() == [-100] * 3
     text = torch.tensor([written[0].prompt + output])
     assert torch.equal(rows[0], medusa.last_rows(model, text)[0, len(written[0].prompt) - 1])
 
@@ -66,15 +67,14 @@ def test_head_i_learns_the_token_i_behind_the_rows_own(model, written):
 def test_heads_learn_and_resume(model, written, outputs, tmp_path):
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     settings = Settings(rows_per_batch=64, rate=3e-2, warmup_steps=2)
-    data, held_out = medusa.features(model, written[:48], 2), {"code": written[48:]}
+    texts = [medusa.features(model, sample, 2) for sample in written]
 
     def trained(folder, steps):
-        given = (model, settings, data, held_out, 2, outputs)
-        return medusa.train(*given, Budget(steps=steps), tmp_path / folder, 1)
+        given = (Heads(model, 2, outputs), settings, texts[:48], {"code": texts[48:]})
+        return medusa.train(*given, Budget(steps=steps), tmp_path / folder)
 
     def first_share(own):
-        ranks = np.concatenate(medusa.held_out_ranks(model, own, written[48:]))
-        return (ranks == 1).mean(0)
+        return (np.concatenate(medusa.held_out_ranks(own, texts[48:])) == 1).mean(0)
 
     assert max(first_share(Heads(model, 2, outputs))) < 0.1
     work = trained("whole", 60)
@@ -89,7 +89,8 @@ def test_heads_learn_and_resume(model, written, outputs, tmp_path):
 
 def test_ranks_of_untrained_heads_are_those_of_the_models_own_logits(model, written):
     sample = written[0]
-    (ranks,) = medusa.held_out_ranks(model, Heads(model, 2, "shared"), [sample])
+    texts = [medusa.features(model, sample, 2)]
+    (ranks,) = medusa.held_out_ranks(Heads(model, 2, "shared"), texts)
     text = sample.prompt + sample.output
     logits = model(input_ids=torch.tensor([text])).logits[0]
     for n, row in enumerate(ranks):
