@@ -181,15 +181,12 @@ class Pair:
         return sum(p.numel() for p in added), sum(p.numel() for p in projector.parameters())
 
 
-def mean_and_error(values: list[float]) -> tuple[float, float]:
-    """Over seeds; the error of one seed is nan."""
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return statistics.fmean(values), error
-
-
 def cell(values: list[float], sign: str = "") -> str:
-    mean, error = mean_and_error(values)
-    return f"{mean:{sign}.3f} ± {error:.3f}"
+    """Mean ± standard error over seeds; of one seed, its value."""
+    mean = f"{statistics.fmean(values):{sign}.3f}"
+    if len(values) == 1:
+        return mean
+    return f"{mean} ± {statistics.stdev(values) / len(values) ** 0.5:.3f}"
 
 
 def lines_of(found: dict[Run, dict[str, dict]]) -> list[list[str]]:
@@ -204,7 +201,7 @@ def lines_of(found: dict[Run, dict[str, dict]]) -> list[list[str]]:
         if not pairs:
             continue
         alone = [both[False][ALONE]["all"] for both in pairs]
-        told = [both[True][CONDITIONED]["all"] for both in pairs]
+        conditioned = [both[True][CONDITIONED]["all"] for both in pairs]
         begin = [both[True][CONDITIONED]["1 to 4"] - both[False][ALONE]["1 to 4"] for both in pairs]
         own, other = ([both[True][who]["all"] for both in pairs] for who in MATCHED)
         source = [both[True]["source"]["all"] - both[False]["source"]["all"] for both in pairs]
@@ -212,8 +209,8 @@ def lines_of(found: dict[Run, dict[str, dict]]) -> list[list[str]]:
         def less(a: list[float], b: list[float]) -> list[float]:
             return [x - y for x, y in zip(a, b, strict=True)]
 
-        cells = [cell(alone), cell(told)]
-        cells += [cell(d, "+") for d in (less(told, alone), begin, less(own, other), source)]
+        cells = [cell(alone), cell(conditioned)]
+        cells += [cell(d, "+") for d in (less(conditioned, alone), begin, less(own, other), source)]
         lines.append([str(layers), f"{views:,}", str(len(pairs)), *cells])
     return lines
 

@@ -104,6 +104,6 @@ def test_the_lower_layers_are_kept(arguments):
 
 
 def test_errors_are_over_seeds():
-    mean, error = conditioned_views.mean_and_error([1.0, 3.0, 4.0, 8.0])
-    assert mean == 4 and error == pytest.approx(statistics.stdev([1, 3, 4, 8]) / 2)
-    assert conditioned_views.cell([0.5], "+") == "+0.500 ± nan"
+    error = statistics.stdev([1, 3, 4, 8]) / 2
+    assert conditioned_views.cell([1.0, 3.0, 4.0, 8.0]) == f"4.000 ± {error:.3f}"
+    assert conditioned_views.cell([0.5], "+") == "+0.500"
