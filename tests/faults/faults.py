@@ -112,6 +112,10 @@ class Control:
     def disarm(self):
         struct.pack_into("q", self.memory, 0, 0)
 
+    def clear(self):
+        """Disarms, and forgets the last failure."""
+        self.memory[:] = bytes(self.SIZE)
+
     @property
     def calls(self):
         return struct.unpack_from("q", self.memory, 32)[0]
@@ -482,7 +486,7 @@ def act(process, phase):
 
 def fresh(bench, phase):
     """A server that has served, so that what is made once is there."""
-    bench.control.disarm()
+    bench.control.clear()
     process = Process(bench, tls=phase == "reload")
     try:
         assert process.ready(), process.log()

@@ -40,6 +40,14 @@ def test_a_call_fails(bench, phase, which):
         )
 
 
+def test_a_fresh_server_waits_for_its_reload(bench):
+    """It did not where the last failure was a write, so the old and the new token were accepted."""
+    bench.control.memory[40:54] = (1).to_bytes(8, "little") + b"write\n"
+    assert bench.control.failed and bench.control.function == "write"
+    faults.fresh(bench, "reload").kill()
+    assert not bench.control.failed
+
+
 def test_points_are_spread():
     assert faults.spread(3, 8) == [1, 2, 3]
     assert faults.spread(100, 4) == [1, 34, 67, 100]
