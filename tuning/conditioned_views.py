@@ -190,7 +190,7 @@ def cell(values: list[float], sign: str = "") -> str:
 
 
 def lines_of(found: dict[Run, dict[str, dict]]) -> list[list[str]]:
-    """A line for each size and number of views of which both arms are done."""
+    """One row per size and number of views for which both arms are finished."""
     arms: dict[tuple[int, int], dict[int, dict[bool, dict]]] = {}
     for run, nats in found.items():
         seeds = arms.setdefault((run.layers, run.views), {})

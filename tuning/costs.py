@@ -149,7 +149,7 @@ def has_aligned(otherwise: str) -> bool:
     """Says on stderr what happens without the aligned model."""
     if not ALIGNED.exists():
         name = ALIGNED.relative_to(ROOT)
-        print(f"{name} is missing: {otherwise}; python -m tuning.align trains it", file=sys.stderr)
+        print(f"{name}: not found; {otherwise}. Train it: python -m tuning.align", file=sys.stderr)
     return ALIGNED.exists()
 
 

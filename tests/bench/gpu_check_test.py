@@ -324,7 +324,7 @@ def test_operations_of_a_prompt():
 
 
 def test_parts_leave_time_for_all_their_steps(tmp_path):
-    """Even if every step needs its whole limit, none is cut short or left out."""
+    """No step is cut short or skipped if each takes its whole limit."""
     link = tmp_path / "bin/test_cuda_link"  # part 1 of a folder for GPUs has one step more
     link.parent.mkdir()
     link.touch()
@@ -400,7 +400,7 @@ NIGHT = bool(os.environ.get("TANDEM_NIGHT"))
 
 @pytest.fixture(scope="module")
 def made(binaries, tmp_path_factory):
-    """The folder as it is shipped at night, and else one that takes a third of the time."""
+    """At night the shipped folder, otherwise one with quick compression."""
     folder = tmp_path_factory.mktemp("gpu") / "check"
     bundle.make(binaries, folder, quickly=not NIGHT)
     return folder

@@ -103,10 +103,10 @@ def test_the_small_model_is_named(messages, monkeypatch, capsys):  # noqa: F811
     text = costs.origins(client, tasks, given)
     assert text.startswith("Small model: models/code-small\n\n[")
     assert asked == ["code"]
-    said = "models/none is missing: models/code-small drafts; python -m tuning.align trains it\n"
+    said = "models/none: not found; models/code-small drafts. Train it: python -m tuning.align\n"
     assert capsys.readouterr().err == said
     assert not costs.has_aligned("its rows are left out")
-    assert "models/none is missing: its rows are left out" in capsys.readouterr().err
+    assert "models/none: not found; its rows are left out." in capsys.readouterr().err
     monkeypatch.setattr(costs, "ALIGNED", costs.LARGE)  # any folder that exists
     text = costs.origins(client, tasks, given)
     assert text.startswith("Small model: models/code-large\n\n[")
