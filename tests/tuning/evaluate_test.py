@@ -289,3 +289,24 @@ def test_quick_is_small_and_can_be_overridden():
     assert (parse(["--quick"]).prompts, parse([]).prompts) == (4, 20)
     assert parse(["--quick", "--prompts", "9"]).prompts == 9
     assert parse([]).exact_prompts == 200
+
+
+def test_loads_are_numbers_from_one(capsys):
+    load = ["--humaneval", "--streams", "1,4"]
+    args = parse(load)
+    assert (args.streams, args.bursts, args.answers, args.prompt_tokens) == ((1, 4), (), 3, None)
+    assert parse([*load, "--bursts"]).bursts == (1, 4)
+    assert parse(["--humaneval", "--bursts", "8"]).bursts == (8,)
+    assert parse([*load, "--prompt-tokens", "1000"]).prompt_tokens == 1000
+    assert parse([]).prompt_tokens == 64
+    for wrong, message in (
+        (["--streams", "0"], "--streams: 0; allowed: numbers from 1"),
+        (["--streams", "1,x"], "--streams: 1,x; allowed"),
+        (["--bursts"], "--bursts: no number, and no --streams"),
+        (["--streams", "1", "--answers", "0"], "--answers: 0; allowed: at least 1"),
+        (["--streams", "1", "--prompt-tokens", "0"], "--prompt-tokens: 0; allowed: at least 1"),
+        (["--prompt-tokens", "9"], "--prompt-tokens: with --humaneval only with --streams"),
+    ):
+        with pytest.raises(SystemExit):
+            parse(["--humaneval", *wrong])
+        assert message in capsys.readouterr().err

@@ -19,6 +19,7 @@ DOUBLE = Problem(
     'def double(x):\n    """Twice x."""\n',
     "def check(candidate):\n    assert candidate(2) == 4\n",
     "double",
+    "    return 2 * x\n",
 )
 
 
@@ -46,7 +47,7 @@ def test_problems_are_read_from_the_fetched_file(tmp_path):
         "prompt": DOUBLE.prompt,
         "test": DOUBLE.tests,
         "entry_point": DOUBLE.entry_point,
-        "canonical_solution": "    return 2 * x\n",
+        "canonical_solution": DOUBLE.solution,
     }
     path = tmp_path / "problems.gz"
     with gzip.open(path, "wt") as file:

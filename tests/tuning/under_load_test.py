@@ -1,13 +1,16 @@
-"""tuning/evaluate/under_load: what counts is what arrives inside the window."""
+"""tuning/evaluate/under_load: what counts is what arrives while all clients are active."""
 
+import heapq
 import itertools
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tuning.evaluate import under_load
-from tuning.evaluate.under_load import Cell, Window
+from tuning.evaluate import humaneval, under_load
+from tuning.evaluate.humaneval import AR, Problem, Run
+from tuning.evaluate.under_load import Cell, Load, Window
 
 
 class Event:
@@ -20,20 +23,57 @@ class Event:
 
 
 class Server:
-    """One client's: each chunk of two tokens takes a second, each answer has four chunks."""
+    """With a virtual clock, which advances when all clients wait for a chunk.
 
-    def __init__(self, until):
-        self.now, self.until = 0, until
-        self.reached, self.cancelled = threading.Event(), threading.Event()
-        self.asked = []
+    A request is a list of times: of its chunks, one token each, after the chunk before. A client
+    leaves when it reads the clock after an answer and every request was sent.
+    """
+
+    def __init__(self, clients, requests):
+        self.now, self.changed = 0, threading.Condition()
+        self.clients, self.size = clients, requests
+        self.asked, self.pauses, self.cancelled = [], [], threading.Event()
+        self.renew()
+
+    def renew(self):
+        """For a further list of requests."""
+        self.active, self.left = self.clients, self.size
+        self.waiting, self.order, self.awake = [], itertools.count(), None
+        self.answered = set()
 
     def generate(self, request):
-        self.asked.append(request)
-        return Call(self, request)
+        with self.changed:
+            self.left -= 1
+            self.asked.append(request)
+            return Call(self, request)
+
+    def clock(self):
+        with self.changed:
+            now = self.now
+            if threading.get_ident() in self.answered:
+                self.answered.discard(threading.get_ident())
+                if self.left == 0:
+                    self.active -= 1
+                    self.advance()
+            return now
 
     def sleep(self, seconds):
-        assert seconds == self.until - 4  # from the end of the first answer
-        assert self.reached.wait(10)
+        self.pauses.append((self.now, seconds))
+        self.now += seconds
+        self.renew()
+
+    def wait(self, seconds):
+        with self.changed:
+            mine = (self.now + seconds, next(self.order))
+            heapq.heappush(self.waiting, mine)
+            self.advance()
+            assert self.changed.wait_for(lambda: self.awake == mine, 10)
+
+    def advance(self):
+        if self.waiting and len(self.waiting) == self.active:
+            self.awake = heapq.heappop(self.waiting)
+            self.now = self.awake[0]
+            self.changed.notify_all()
 
 
 class Call:
@@ -44,94 +84,181 @@ class Call:
         self.server.cancelled.set()
 
     def __iter__(self):
-        for i in range(4):
-            self.server.now += 1
-            if self.server.now == self.server.until:
-                self.server.reached.set()
-                assert self.server.cancelled.wait(10)
-                raise RuntimeError("cancelled")
-            yield Event("chunk", [self.request, i])
+        for seconds in self.request:
+            self.server.wait(seconds)
+            yield Event("chunk", [seconds])
         yield Event("finished")
+        self.server.answered.add(threading.get_ident())
 
 
-def test_tokens_inside_the_window_count_and_whole_answers_are_kept():
-    server = Server(until=23)
-    asked = (("a" if i % 2 == 0 else "b", i) for i in itertools.count())
-    window = under_load.closed_loop(
-        server.generate, asked, 1, 19, clock=lambda: server.now, sleep=server.sleep
-    )
-    # Chunks at 4, 5, ..., 22.
-    assert (window.tokens, window.seconds) == (38, 19)
-    assert window.speed == 2
-    assert server.asked == [0, 1, 2, 3, 4, 5], "the next when the last is answered"
-    assert window.answers == {
-        "a": [4, 0, 4, 1, 4, 2, 4, 3],
-        "b": [3, 0, 3, 1, 3, 2, 3, 3],
-    }, "the last is cancelled, and no answer"
+def loop(clients, requests):
+    server = Server(clients, len(requests))
+    return server, under_load.closed_loop(server.generate, requests, clients, server.clock)
 
 
-def test_the_window_begins_when_every_client_has_an_answer():
-    now = itertools.count()
-    held = threading.Event()
-
-    window = under_load.closed_loop(
-        lambda request: Quick(request, held),
-        ((str(i), i) for i in itertools.count()),
-        2,
-        0,
-        lambda: next(now),
-        lambda seconds: None,
-    )
-    assert set(window.answers) >= {"0", "1", "2", "3"}
+def test_the_answers_after_the_first_one_count_for_one_client():
+    requests = [[5, 5], [1, 2, 3], [4], [2, 2]]
+    server, window = loop(1, requests)
+    assert (window.tokens, window.seconds) == (6, 14), "the first answer's end is outside"
+    assert window.speed == pytest.approx(6 / 14)
+    assert server.asked == requests and window.answers == requests
 
 
-class Quick:
-    """An answer of one chunk. The second request waits for the fourth."""
-
-    def __init__(self, request, held):
-        self.request, self.held = request, held
-        if request == 3:
-            held.set()
-
-    def cancel(self):
-        pass
-
-    def __iter__(self):
-        assert self.request != 1 or self.held.wait(10)
-        yield Event("chunk", [1])
-        yield Event("finished")
+def test_tokens_count_from_the_last_first_answer_to_the_first_empty_list():
+    # Client A: 0-2, 2-5, 5-8, 8-10. Client B: 0-4, 4-9, 9-19.
+    requests = [[1, 1], [4], [3], [5], [1, 1, 1], [2], [5, 5]]
+    server, window = loop(2, requests)
+    assert server.asked == requests, "each client takes the next one of the list"
+    # A finds the list empty at 10. The tokens since 4 are at 5, 6, 7, 8, 9 and 10.
+    assert (window.tokens, window.seconds) == (6, 6)
+    assert window.answers == requests, "B's last answer is completed at 19"
+    assert server.now == 19
+    # With one more, A is active until 22, and B finds the list empty at 19: tokens at 14 and 19 too.
+    _, window = loop(2, [*requests, [12]])
+    assert (window.tokens, window.seconds) == (8, 15)
 
 
-def test_an_error_of_a_request_ends_the_measurement():
-    def fail(request):
+def test_all_ways_of_a_turn_have_the_same_requests_in_the_same_order():
+    slow = [[k + 1, k + 1] for k in range(12)]
+    fast = [[seconds / 2 for seconds in request] for request in slow]
+    (_, one), (_, other) = loop(3, slow), loop(3, fast)
+    assert (other.tokens, other.seconds) == (one.tokens, one.seconds / 2)
+
+
+def test_a_list_that_ends_before_each_client_has_an_answer_is_an_error():
+    for requests in ([[1], [9], [1], [1]], [[1], [1]]):
+        with pytest.raises(under_load.OptionError, match="--answers: .; too few for 2 clients"):
+            loop(2, requests)
+    with pytest.raises(under_load.OptionError, match="no token"):
+        loop(1, [[1], []])
+
+
+def test_bursts_count_all_tokens_while_a_request_is_active():
+    requests = [[1, 1], [4], [2], [1, 2], [3], [1]]
+    server = Server(2, 2)
+    window = under_load.bursts(server.generate, requests, 2, server.clock, server.sleep)
+    # Bursts of 4, 3 and 3 seconds, each after a pause of one.
+    assert [at for at, _ in server.pauses] == [0, 5, 9]
+    assert (window.tokens, window.seconds) == (8, 10), "pauses do not count"
+    assert sorted(server.asked) == sorted(requests) and window.answers == requests
+    with pytest.raises(under_load.OptionError, match="without a token"):
+        under_load.bursts(server.generate, [[], []], 2, server.clock, server.sleep)
+
+
+def test_an_error_of_a_request_cancels_the_others():
+    class Held(Call):
+        def __iter__(self):
+            assert self.server.cancelled.wait(10)
+            raise RuntimeError("cancelled")
+            yield
+
+    server, asked, second = Server(2, 9), [], threading.Event()
+
+    def generate(request):
+        asked.append(request)
+        if len(asked) == 1:
+            return Held(server, request)
+        second.set()
         raise RuntimeError("refused")
 
     with pytest.raises(RuntimeError, match="refused"):
-        under_load.closed_loop(fail, iter([("a", 0)]), 1, 0, sleep=lambda s: None)
+        under_load.closed_loop(generate, [[1]] * 9, 2, server.clock)
+    assert len(asked) == 2 and second.is_set()
 
 
 def test_ways_take_turns_and_are_compared_within_a_turn():
     order, speeds = [], {("AR", 0): 10, ("auto", 0): 20, ("AR", 1): 20, ("auto", 1): 30}
+    one, two = Load(1), Load(2, bursts=True)
 
-    def run(way, clients, turn):
-        order.append((way, clients, turn))
-        same = way == "AR" or clients == 1
-        return Window(speeds[way, turn], 1, {"a": [1, 2], "b": [3] if same else [4]})
+    def run(way, load, turn):
+        order.append((way, load, turn))
+        same = way == "AR" or load == one
+        return Window(speeds[way, turn], 1, [[1, turn], [3] if same else [4]])
 
     ways = ["AR", "auto"]
-    cells = under_load.measure(ways, (1, 2), 2, run)
-    assert order[:4] == [("AR", 1, 0), ("auto", 1, 0), ("auto", 1, 1), ("AR", 1, 1)]
-    assert cells["auto", 1].speed == 25
-    assert cells["auto", 1].ratio(cells["AR", 1]) == 1.75
-    assert cells["auto", 2].compared(cells["AR", 2]) == (2, 4)
-    assert under_load.unequal(cells, ways, (1, 2)) == ["auto"]
-    assert under_load.unequal(cells, ways, (1,)) == []
-    lines = under_load.table(cells, ways, (1, 2)).splitlines()
-    assert lines[0] == "| method | 1 client | 2 clients | equal tokens |"
-    assert lines[2] == "| AR | 15.0 | 15.0 | 8 of 8 |"
-    assert lines[3] == "| auto | 25.0 (1.75 ×) | 25.0 (1.75 ×) | 6 of 8 |"
+    cells = under_load.measure(ways, (one, two), 2, run)
+    assert order[:4] == [("AR", one, 0), ("auto", one, 0), ("auto", one, 1), ("AR", one, 1)]
+    assert cells["auto", one].speed == 25
+    assert cells["auto", one].ratios(cells["AR", one]) == [2, 1.5]
+    assert cells["auto", two].compared(cells["AR", two]) == (2, 4)
+    assert under_load.unequal(cells, ways, (one, two)) == ["auto"]
+    assert under_load.unequal(cells, ways, (one,)) == []
+    assert under_load.table(cells, ways, (one, two)).splitlines() == [
+        "| load | AR | auto |",
+        "|---|---:|---:|",
+        "| 1 client | 15.0 | 25.0, 1.75 × |",
+        "| bursts of 2 | 15.0 | 25.0, 1.75 × |",
+        "| equal answers | 8 of 8 | 6 of 8 |",
+    ]
 
 
-def test_answers_that_one_way_lacks_are_not_compared():
-    mine, other = Cell([Window(1, 1, {"a": [1]})]), Cell([Window(1, 1, {"b": [1]})])
-    assert mine.compared(other) == (0, 0)
+def test_three_turns_show_the_range_of_their_ratios():
+    base = Cell([Window(tokens, 2) for tokens in (20, 40, 10)])
+    cell = Cell([Window(tokens, 1) for tokens in (11, 16, 8)])
+    assert cell.shown(base) == "11.0, 1.10 × (0.80-1.60)"
+    assert base.shown(base) == "10.0"
+    assert str(Load(4)) == "4 clients"
+
+
+PROBLEMS = [Problem(f"P/{i}", f"def f{i}(): " + "p" * 90, "", "f", "s" * 98) for i in range(9)]
+
+
+def asked(turn, load, **fields):
+    run = Run(9, 8, (0,), answers=1, **fields)
+    return humaneval.asked_in(turn, load, PROBLEMS, run, PROBLEMS)
+
+
+def test_turns_continue_in_the_problems_and_wrap_around():
+    assert asked(0, Load(2)) == PROBLEMS[:4]
+    assert asked(1, Load(2, bursts=True)) == PROBLEMS[4:8]
+    assert asked(2, Load(2)) == [PROBLEMS[8], *PROBLEMS[:3]]
+
+
+def test_prompts_are_lengthened_by_solved_problems_that_differ_between_requests():
+    # Each problem has 100 characters, and an example 200 with its solution and the space between.
+    requests = asked(0, Load(9), prompt_tokens=190)
+    assert requests == asked(0, Load(9), prompt_tokens=190), "the same for every way"
+    for mine, problem in zip(requests, PROBLEMS * 2, strict=True):
+        assert len(mine.prompt) == 100 + 200 * 3 and mine.prompt.endswith("\n\n" + problem.prompt)
+        assert mine.prompt.count(problem.prompt) == 1
+        assert replace(mine, prompt=problem.prompt) == problem
+    assert len({p.prompt[:200] for p in requests[:8]}) == 8, "no prefix is shared"
+    assert len({p.prompt for p in requests}) == 18, "also where problems are repeated"
+    assert asked(0, Load(1), prompt_tokens=20)[0] == PROBLEMS[0], "as near as whole texts permit"
+    with pytest.raises(under_load.OptionError, match="--prompt-tokens: 900; allowed: less than"):
+        asked(0, Load(1), prompt_tokens=900)
+
+
+def test_a_short_list_ends_the_command_with_a_message(monkeypatch, tmp_path, capsys):
+    def fail(*_):
+        raise under_load.OptionError("--answers: 1; too few")
+
+    monkeypatch.setattr(humaneval, "missing", list)
+    monkeypatch.setattr(humaneval, "measured_load", fail)
+    run = Run(1, 8, (0,), streams=(2,))
+    assert humaneval.main(lambda config: memoryview(b""), run, "", None) == 1
+    assert "--answers: 1; too few" in capsys.readouterr().out
+
+
+def test_every_way_answers_the_list_of_its_turn(monkeypatch):
+    asked = []
+    monkeypatch.setattr(humaneval, "request_of", lambda c, way, p, *_: [way.name, p.name])
+    generate = lambda request: asked.append(request) or Answered(request)  # noqa: E731
+    client = SimpleNamespace(stub=SimpleNamespace(Generate=generate))
+    run = Run(9, 8, (0,), streams=(1,), answers=2, turns=2)
+    auto = replace(AR, name="auto")
+    cells = humaneval.measure_load(client, (AR, auto), PROBLEMS, run, 0)
+    lists = [[f"P/{i}" for i in range(3)], [f"P/{i}" for i in range(3, 6)]]
+    assert [name for _, name in asked] == [*lists[0], *lists[0], *lists[1], *lists[1]]
+    ways = [way for way, _ in asked]
+    assert ways == ["autoregressive"] * 3 + ["auto"] * 6 + ["autoregressive"] * 3
+    assert cells["auto", Load(1)].compared(cells["autoregressive", Load(1)]) == (6, 6)
+
+
+class Answered:
+    def __init__(self, request):
+        self.request = request
+
+    def __iter__(self):
+        yield Event("chunk", [1])
+        yield Event("finished")

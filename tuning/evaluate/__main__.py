@@ -48,6 +48,17 @@ PAIRS_FILE = Path(__file__).with_name("pairs.textproto")
 PAGE = ROOT / "docs" / "reports" / "fidelity.md"
 FIGURE = PAGE.with_name("fidelity.svg")
 STREAMS = 8
+SAME = object()  # --bursts without numbers: those of --streams
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        found = (0,)
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text}; allowed: numbers from 1, separated by commas")
+    return found
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -76,7 +87,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, help="per turn (default: 20, quick: 4)")
     parser.add_argument("--turns", type=int, help="sets of prompts (default: 3, quick: 2)")
     parser.add_argument("--exact-prompts", type=int, help="default: 200, quick: 24")
-    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument(
+        "--prompt-tokens",
+        type=int,
+        help="default: 64; with --streams: solved problems before each prompt, up to this length (none)",
+    )
     parser.add_argument(
         "--new-tokens",
         type=int,
@@ -110,12 +125,27 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--streams",
-        type=lambda text: tuple(int(k) for k in text.split(",")),
+        type=numbers,
         default=(),
         metavar="K,...",
-        help="of --humaneval: speed with so many clients at once, in windows of --seconds",
+        help="of --humaneval: speed with this number of clients in a closed loop",
     )
-    parser.add_argument("--seconds", type=float, default=20, help="of --streams (20)")
+    parser.add_argument(
+        "--bursts",
+        type=numbers,
+        nargs="?",
+        const=SAME,
+        default=(),
+        metavar="K,...",
+        help="of --humaneval: also speed with this number of requests sent at once (those of --streams)",
+    )
+    parser.add_argument(
+        "--answers",
+        type=int,
+        default=3,
+        metavar="N",
+        help="of --streams and --bursts: a window is a list of 1 + N requests for each client (3)",
+    )
     parser.add_argument(
         "--small-dtype", default="stored", help="of --humaneval: the small model's weights (stored)"
     )
@@ -128,6 +158,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if args.acceptance and args.write:
         parser.error("--write: not with --acceptance, which goes into no page")
+    if args.bursts is SAME:
+        args.bursts = args.streams
+        if not args.bursts:
+            parser.error("--bursts: no number, and no --streams; allowed: numbers from 1")
+    if args.answers < 1:
+        parser.error(f"--answers: {args.answers}; allowed: at least 1")
+    if args.prompt_tokens is None:
+        args.prompt_tokens = None if args.humaneval else 64
+    elif args.prompt_tokens < 1:
+        parser.error(f"--prompt-tokens: {args.prompt_tokens}; allowed: at least 1")
+    elif args.humaneval and not (args.streams or args.bursts):
+        parser.error("--prompt-tokens: with --humaneval only with --streams or --bursts")
     usual = (4, 2, 24) if args.quick else (20, 3, 200)
     for name, value in zip(("prompts", "turns", "exact_prompts"), usual, strict=True):
         if getattr(args, name) is None:
@@ -156,13 +198,15 @@ def main(arguments: list[str] | None = None) -> int:
             args.new_tokens,
             args.temperature or (0, 0.8),
             args.ways,
-            args.streams,
-            args.seconds,
-            args.turns,
-            args.llama_server,
-            args.write,
-            args.small_dtype,
-            args.top_p,
+            streams=args.streams,
+            bursts=args.bursts,
+            answers=args.answers,
+            prompt_tokens=args.prompt_tokens,
+            turns=args.turns,
+            peers=args.llama_server,
+            write=args.write,
+            small_dtype=args.small_dtype,
+            top_p=args.top_p,
         )
         return humaneval.main(lambda config: server(args.server, config=config), run, command, bar)
     if args.editing:

@@ -1,7 +1,7 @@
 """HumanEval (Chen et al. 2021) through the server: quality and speed of each decoding method.
 
     scripts/evaluate --humaneval [N] [--temperature 0.8] [--ways auto,BiLD] [--write]
-    scripts/evaluate --humaneval --temperature 0 --ways auto --streams 1,4,8 [--seconds 20] [--write]
+    scripts/evaluate --humaneval --temperature 0 --ways auto --streams 1,4,8 [--answers 3] [--bursts] [--prompt-tokens 1000] [--write]
     scripts/evaluate --humaneval 24 --temperature 0 --llama-server [NAME=]PATH   # also llama.cpp's server, same files
 
 --llama-server is repeatable, and PATH may be the server of another build or of ik_llama.cpp. Each of its ways
@@ -13,7 +13,6 @@ problem's tests in a sandbox (tuning/evaluate/sandbox.py).
 """
 
 import gzip
-import itertools
 import json
 import math
 import os
@@ -66,6 +65,7 @@ class Problem:
     prompt: str
     tests: str
     entry_point: str
+    solution: str = ""
 
     def program(self, completion: str) -> str:
         return f"{self.prompt}{completion}\n\n{self.tests}\n\ncheck({self.entry_point})\n"
@@ -74,7 +74,29 @@ class Problem:
 def read_problems(path: Path = PROBLEMS) -> list[Problem]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         entries = [json.loads(line) for line in file if line.strip()]
-    return [Problem(e["task_id"], e["prompt"], e["test"], e["entry_point"]) for e in entries]
+    keys = ("task_id", "prompt", "test", "entry_point", "canonical_solution")
+    return [Problem(*(entry[key] for key in keys)) for entry in entries]
+
+
+CHARACTERS = 4  # of a token, about
+
+
+def lengthened(problem: Problem, examples: Sequence[Problem], tokens: int, number: int) -> Problem:
+    """With a prompt of about that many tokens: solved examples, and then the problem. Solved ones, as
+    a model that reads unsolved ones writes no body either. `number`: of the request; the first
+    example depends on it, also where a problem is repeated."""
+    start = (number + 1 + number // len(examples)) % len(examples)
+    others = [e for e in (*examples[start:], *examples[:start]) if e.name != problem.name]
+    prefix, size = "", CHARACTERS * tokens - len(problem.prompt)
+    for other in others:
+        text = f"{other.prompt}{other.solution}\n\n"
+        if len(prefix) + len(text) / 2 > size:
+            return replace(problem, prompt=prefix + problem.prompt)
+        prefix += text
+    raise under_load.OptionError(
+        f"--prompt-tokens: {tokens}; allowed: less than {len(prefix + problem.prompt) // CHARACTERS}, "
+        f"the length of all {len(examples)} problems"
+    )
 
 
 @dataclass(frozen=True)
@@ -328,24 +350,45 @@ def measure_load(
     temperature: float,
     progress: Callable[[], None] = lambda: None,
     shown: Callable[[str], None] = lambda line: None,
-) -> dict[tuple[str, int], under_load.Cell]:
-    """Each way with each number of clients, in turns (under_load.py). `shown` takes a line for each window."""
+) -> under_load.Cells:
+    """Each way under each load, in turns (under_load.py). `shown` takes a line for each window."""
     named = {way.name: way for way in ways}
+    examples = read_problems() if run.prompt_tokens else []
 
-    def one(name: str, clients: int, turn: int) -> under_load.Window:
-        # The same problems for all ways of a turn.
-        first = turn * len(problems) // run.turns
-        order = itertools.cycle([*problems[first:], *problems[:first]])
-        asked = (
-            (p.name, request_of(client, named[name], p, run.new_tokens, temperature, run.top_p))
-            for p in order
+    def one(name: str, load: under_load.Load, turn: int) -> under_load.Window:
+        asked = [
+            request_of(client, named[name], problem, run.new_tokens, temperature, run.top_p)
+            for problem in asked_in(turn, load, problems, run, examples)
+        ]
+        measured = under_load.bursts if load.bursts else under_load.closed_loop
+        window = measured(client.stub.Generate, asked, load.clients)
+        shown(
+            f"{name}, {load}, turn {turn + 1}: {window.speed:.1f} tokens/s "
+            f"({window.tokens} tokens in {window.seconds:.1f} s)"
         )
-        window = under_load.closed_loop(client.stub.Generate, asked, clients, run.seconds)
-        shown(f"{name}, clients: {clients}, turn {turn + 1}: {window.speed:.1f} tokens/s")
         progress()
         return window
 
-    return under_load.measure(list(named), run.streams, run.turns, one)
+    return under_load.measure(list(named), run.loads, run.turns, one)
+
+
+def asked_in(
+    turn: int,
+    load: under_load.Load,
+    problems: Sequence[Problem],
+    run: "Run",
+    examples: Sequence[Problem],
+) -> list[Problem]:
+    """The list of a turn's windows. Turns continue in the problems, which repeat after the last one."""
+    size = load.clients * (1 + run.answers)
+    numbers = range(turn * size, (turn + 1) * size)
+    asked = [problems[number % len(problems)] for number in numbers]
+    if not run.prompt_tokens:
+        return asked
+    return [
+        lengthened(problem, examples, run.prompt_tokens, number)
+        for problem, number in zip(asked, numbers, strict=True)
+    ]
 
 
 def kind_of(temperature: float, top_p: float = 1) -> str:
@@ -407,12 +450,19 @@ class Run:
     temperatures: Sequence[float]
     ways: str | None = None
     streams: Sequence[int] = ()  # numbers of clients at the same time; none: one, and quality too
-    seconds: float = 20  # of a window
+    bursts: Sequence[int] = ()  # sizes of bursts
+    answers: int = 3  # of a client in a window, after its first one
+    prompt_tokens: int | None = None  # under load; None: the problems alone
     turns: int = 2
     peers: Sequence[Program] = ()  # llama-servers
     write: bool = False
     small_dtype: str = "stored"
     top_p: float = 1
+
+    @property
+    def loads(self) -> list[under_load.Load]:
+        loops = [under_load.Load(k) for k in self.streams]
+        return loops + [under_load.Load(k, bursts=True) for k in self.bursts]
 
 
 def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
@@ -439,22 +489,22 @@ def measured_load(client: Client, run: Run, temperature: float, bar) -> tuple[st
     """The table, and the ways that promise AR's tokens and gave others."""
     ways = chosen(run.ways, WAYS)
     names = [way.name for way in ways]
-    windows = len(ways) * len(run.streams) * run.turns
+    windows = len(ways) * len(run.loads) * run.turns
     with bar(windows, f"HumanEval under load at {temperature:g}") as shown:
         cells = measure_load(
             client, ways, read_problems()[: run.count], run, temperature, shown.update, shown.write
         )
     exact = {way.name for way in ways if way.promises_exact}
-    failed = [n for n in under_load.unequal(cells, names, run.streams) if n in exact]
+    failed = [n for n in under_load.unequal(cells, names, run.loads) if n in exact]
     return (
-        f"{kind_of(temperature, run.top_p)}\n\n{under_load.table(cells, names, run.streams)}",
+        f"{kind_of(temperature, run.top_p)}\n\n{under_load.table(cells, names, run.loads)}",
         failed,
     )
 
 
 def place_of(run: Run) -> str:
     """The mark on the page that this run's table goes to."""
-    if run.streams:
+    if run.loads:
         return "humaneval batch"
     return "humaneval llama-server" if run.peers else "humaneval"
 
@@ -464,7 +514,7 @@ def main(serve, run: Run, command: str, bar) -> int:
     if missing():
         print(f"not here: {', '.join(missing())}; scripts/models fetch {' '.join(missing())}")
         return 1
-    if run.peers and run.streams:
+    if run.peers and run.loads:
         print("--llama-server: it is measured with one stream at a time")
         return 1
     if not sandbox.own_namespaces():
@@ -473,11 +523,15 @@ def main(serve, run: Run, command: str, bar) -> int:
     busy = machine.load_before(run.write)
     with (
         tempfile.TemporaryDirectory() as folder,
-        serve(write_config(folder, run.small_dtype, not run.streams)) as client,
+        serve(write_config(folder, run.small_dtype, not run.loads)) as client,
     ):
         for temperature in run.temperatures:
-            if run.streams:
-                shown, different = measured_load(client, run, temperature, bar)
+            if run.loads:
+                try:
+                    shown, different = measured_load(client, run, temperature, bar)
+                except under_load.OptionError as error:
+                    print(error)
+                    return 1
             else:
                 results = measured(client, run, temperature, bar)
                 shown, different = table(results, temperature, run.top_p), unequal(results)
@@ -489,13 +543,17 @@ def main(serve, run: Run, command: str, bar) -> int:
     if run.write:
         minutes = (time.monotonic() - started) / 60
         how = "One request at a time, methods in a new order for each problem"
-        if run.streams:
+        if run.loads:
             how = (
-                f"Closed loop: each client sends its next problem when the last is answered, in "
-                f"windows of {run.seconds:g} s that begin when each has had an answer, {run.turns} "
-                "for each method, in turns. Tokens per second of all clients, prompts' time "
-                "included, without a prefix cache; medians, and ratios within a turn"
+                "Closed loop: each client sends its next request when the last is answered. A window "
+                f"is a list of {1 + run.answers} requests for each client, the same for all methods. "
+                "Measured from the time when each client has had an answer until the list is empty; "
+                "of bursts, the time when a request is active. Tokens per second of all clients, "
+                "prompts' time included, without a prefix cache; medians of "
+                f"{run.turns} turns, and of the ratios within a turn (lowest-highest)"
             )
+            if run.prompt_tokens:
+                how += f". Prompts of about {run.prompt_tokens} tokens"
         conditions = (
             f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
             f"{machine.processor()} ({machine.instructions()}), load before {busy:.0%}, after "

@@ -1,121 +1,173 @@
 """HumanEval under load: tokens per second of the whole server, for each way to decode.
 
-Clients form a closed loop: each sends its next problem when the last one is answered. Only the tokens
-that arrive inside a window count. It begins when each client has had an answer, so neither the first
-prompts, which are read together, nor the last answers distort the rate. Ways take turns. The server of this measurement has no prefix cache, so each request
-reads its whole prompt.
+A window is a fixed list of requests, the same list in the same order for all ways of a turn, so that
+ways of a turn differ neither in problems nor in the share of prompts. Ways take turns. The server of
+this measurement has no prefix cache, so each request reads its whole prompt.
 """
 
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-# A request, and the name of what it answers.
-Asked = tuple[str, object]
+# Between bursts. Answers have ended then; a draft pass of the last one may still run, for some milliseconds.
+PAUSE_SECONDS = 1.0
+
+
+class OptionError(ValueError):
+    """An option's value that permits no measurement."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Clients in a closed loop, or bursts of as many requests."""
+
+    clients: int
+    bursts: bool = False
+
+    def __str__(self) -> str:
+        if self.bursts:
+            return f"bursts of {self.clients}"
+        return f"{self.clients} client{'s' if self.clients > 1 else ''}"
 
 
 @dataclass
 class Window:
-    """What one way did in one window."""
+    """What one way did with one list of requests."""
 
-    tokens: int
+    tokens: int  # in the measured time
     seconds: float
-    answers: dict[str, list[int]] = field(default_factory=dict)  # tokens, by name
+    answers: list[list[int]] = field(default_factory=list)  # tokens of all requests, in their order
 
     @property
     def speed(self) -> float:
         return self.tokens / self.seconds
 
 
-class Loop:
-    """A closed loop of clients; see closed_loop()."""
+class Clients:
+    """Clients that ask for the requests of a list, each for the next one when it has an answer."""
 
-    def __init__(self, generate: Callable, asked: Iterator[Asked], clock: Callable[[], float]):
-        self.generate, self.asked, self.clock = generate, asked, clock
+    def __init__(
+        self, generate: Callable, requests: Sequence, clients: int, clock: Callable[[], float]
+    ):
+        self.generate, self.requests, self.clients, self.clock = generate, requests, clients, clock
         self.lock = threading.Lock()
         self.calls: set = set()
-        self.answered = 0  # clients with an answer
-        self.begin = 0.0  # of the window
-        self.warm = threading.Event()
-        self.over = False
+        self.taken = clients  # requests: each client has a first one
+        self.waiting = clients  # clients without an answer
+        self.all_answered = float("inf")  # time when each client has had an answer
+        self.all_taken = float("inf")  # time when a client finds the list empty
+        self.ended = 0.0  # time of the last end of an answer
         self.arrivals: list[tuple[float, int]] = []  # time, tokens
-        self.answers: dict[str, list[int]] = {}
+        self.answers: list[list[int]] = [[] for _ in requests]
         self.errors: list[Exception] = []
 
-    def ask(self, clients: int) -> None:
+    def run(self) -> None:
+        """Returns when all requests are answered."""
+        threads = [threading.Thread(target=self.client, args=(i,)) for i in range(self.clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.errors:
+            raise self.errors[0]
+
+    def client(self, first: int) -> None:
         try:
-            if self.ask_once():
-                self.count_answered(clients)
-            while self.ask_once():
-                pass
+            at: int | None = first
+            while at is not None:
+                self.ask(at)
+                at = self.following(at)
         except Exception as error:
             with self.lock:
-                if not self.over:  # else it was cancelled
-                    self.errors.append(error)
-            self.warm.set()
+                self.errors.append(error)
+                for call in self.calls:
+                    call.cancel()
 
-    def count_answered(self, clients: int) -> None:
+    def ask(self, at: int) -> None:
         with self.lock:
-            self.answered += 1
-            if self.answered == clients:
-                self.begin = self.clock()
-                self.warm.set()
-
-    def ask_once(self) -> bool:
-        with self.lock:
-            if self.over or self.errors:
-                return False
-            name, request = next(self.asked)
-            call = self.generate(request)
+            if self.errors:
+                return
+            call = self.generate(self.requests[at])
             self.calls.add(call)
-        tokens = []
         for event in call:
             if event.HasField("chunk"):
-                tokens.extend(token.id for token in event.chunk.tokens)
+                self.answers[at].extend(token.id for token in event.chunk.tokens)
                 self.arrivals.append((self.clock(), len(event.chunk.tokens)))
-            elif event.HasField("finished"):
-                self.answers[name] = tokens
         with self.lock:
             self.calls.discard(call)
-        return True
 
-    def end(self) -> None:
+    def following(self, answered: int) -> int | None:
+        """The next request of a client with this answer, or None."""
         with self.lock:
-            self.over = True
-            for call in self.calls:
-                call.cancel()
+            self.ended = self.clock()
+            if answered < self.clients:
+                self.waiting -= 1
+                if self.waiting == 0:
+                    self.all_answered = self.ended
+            if self.errors or self.taken == len(self.requests):
+                self.all_taken = min(self.all_taken, self.ended)
+                return None
+            self.taken += 1
+            return self.taken - 1
 
 
 def closed_loop(
     generate: Callable,
-    asked: Iterator[Asked],
+    requests: Sequence,
     clients: int,
-    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Window:
+    """The tokens that arrive while all clients are active.
+
+    The measured time begins when each client has had an answer, as the first prompts are read
+    together. It ends when a client finds the list empty. The requests that are active then are
+    completed: all ways then have answers to the whole list, which are compared, and the cost is
+    at most the time of one answer for each window.
+    """
+    run = Clients(generate, requests, clients, clock)
+    run.run()
+    begin, end = run.all_answered, run.all_taken
+    tokens = sum(count for at, count in run.arrivals if begin < at <= end)
+    if tokens == 0 or begin >= end:
+        raise OptionError(
+            f"--answers: {len(requests) // clients - 1}; too few for {clients} clients: no token "
+            f"arrived between the time when each had an answer and the time when the list of "
+            f"{len(requests)} requests was empty"
+        )
+    return Window(tokens, end - begin, run.answers)
+
+
+def bursts(
+    generate: Callable,
+    requests: Sequence,
+    size: int,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Window:
-    """The tokens that arrive in `seconds`, from the time when each client has had an answer."""
-    loop = Loop(generate, asked, clock)
-    threads = [threading.Thread(target=loop.ask, args=(clients,)) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    loop.warm.wait()
-    sleep(seconds)
-    begin, end = loop.begin, clock()
-    loop.end()
-    for thread in threads:
-        thread.join()
-    if loop.errors:
-        raise loop.errors[0]
-    tokens = sum(count for at, count in loop.arrivals if begin <= at < end)
-    return Window(tokens, end - begin, loop.answers)
+    """Sends `size` requests at once, waits for all answers and makes a pause, until the list is empty.
+
+    All tokens count, and the time when any request is active.
+    """
+    tokens, seconds, answers = 0, 0.0, []
+    for first in range(0, len(requests), size):
+        burst = requests[first : first + size]
+        sleep(PAUSE_SECONDS)
+        run = Clients(generate, burst, len(burst), clock)
+        begin = clock()
+        run.run()
+        tokens += sum(count for _, count in run.arrivals)
+        seconds += run.ended - begin
+        answers += run.answers
+    if tokens == 0:
+        raise OptionError(f"bursts of {size}: {len(requests)} answers without a token")
+    return Window(tokens, seconds, answers)
 
 
 @dataclass
 class Cell:
-    """A way with so many clients."""
+    """A way under a load: a window for each turn."""
 
     windows: list[Window] = field(default_factory=list)
 
@@ -123,61 +175,67 @@ class Cell:
     def speed(self) -> float:
         return statistics.median(w.speed for w in self.windows)
 
-    def ratio(self, other: "Cell") -> float:
+    def ratios(self, other: "Cell") -> list[float]:
         """To the windows of the same turns."""
         pairs = zip(self.windows, other.windows, strict=True)
-        return statistics.median(mine.speed / theirs.speed for mine, theirs in pairs)
+        return [mine.speed / theirs.speed for mine, theirs in pairs]
 
     def compared(self, other: "Cell") -> tuple[int, int]:
-        """Answers with the same tokens, of those that both gave."""
-        known = {name: tokens for w in other.windows for name, tokens in w.answers.items()}
-        both = [
-            (tokens, known[name])
-            for w in self.windows
-            for name, tokens in w.answers.items()
-            if name in known
+        """Answers with the same tokens in the same turn, of all."""
+        equal = [
+            a == b
+            for mine, theirs in zip(self.windows, other.windows, strict=True)
+            for a, b in zip(mine.answers, theirs.answers, strict=True)
         ]
-        return sum(a == b for a, b in both), len(both)
+        return sum(equal), len(equal)
+
+    def shown(self, base: "Cell") -> str:
+        """The median speed and the median of the ratios; from three turns on also their range."""
+        if self is base:
+            return f"{self.speed:.1f}"
+        ratios = self.ratios(base)
+        spread = f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) >= 3 else ""
+        return f"{self.speed:.1f}, {statistics.median(ratios):.2f} ×{spread}"
+
+
+Cells = dict[tuple[str, Load], Cell]
 
 
 def measure(
     ways: Sequence[str],
-    clients: Sequence[int],
+    loads: Sequence[Load],
     turns: int,
-    run: Callable[[str, int, int], Window],
-) -> dict[tuple[str, int], Cell]:
-    """`run` of every way, number of clients and turn. Neighbours in time are compared: in each turn
-    all ways follow each other, in the opposite order to that of the turn before.
+    run: Callable[[str, Load, int], Window],
+) -> Cells:
+    """`run` of every way, load and turn. Neighbours in time are compared: in each turn all ways
+    follow each other, in the opposite order to that of the turn before.
     """
-    cells = {(way, k): Cell() for way in ways for k in clients}
-    for k in clients:
+    cells = {(way, load): Cell() for way in ways for load in loads}
+    for load in loads:
         for turn in range(turns):
             for way in ways if turn % 2 == 0 else reversed(ways):
-                cells[way, k].windows.append(run(way, k, turn))
+                cells[way, load].windows.append(run(way, load, turn))
     return cells
 
 
-def table(cells: dict[tuple[str, int], Cell], ways: Sequence[str], clients: Iterable[int]) -> str:
-    """Ratios are to the first way."""
-    ks = list(clients)
-    heads = "".join(f" {k} client{'s' if k > 1 else ''} |" for k in ks)
-    lines = [f"| method |{heads} equal tokens |", "|---|" + "---:|" * (len(ks) + 1)]
-    for way in ways:
-        row, same, both = f"| {way} |", 0, 0
-        for k in ks:
-            cell, base = cells[way, k], cells[ways[0], k]
-            row += f" {cell.speed:.1f}"
-            row += "" if way == ways[0] else f" ({cell.ratio(base):.2f} ×)"
-            row += " |"
-            equal, compared = cell.compared(base)
-            same, both = same + equal, both + compared
-        lines.append(f"{row} {same} of {both} |")
+def compared(cells: Cells, way: str, first: str, loads: Sequence[Load]) -> tuple[int, int]:
+    """Answers with the tokens of the way `first`, of all."""
+    counts = [cells[way, load].compared(cells[first, load]) for load in loads]
+    return sum(same for same, _ in counts), sum(both for _, both in counts)
+
+
+def table(cells: Cells, ways: Sequence[str], loads: Sequence[Load]) -> str:
+    """A row for each load. Ratios are to the first way."""
+    lines = [f"| load | {' | '.join(ways)} |", "|---|" + "---:|" * len(ways)]
+    for load in loads:
+        row = [cells[way, load].shown(cells[ways[0], load]) for way in ways]
+        lines.append(f"| {load} | {' | '.join(row)} |")
+    counts = [compared(cells, way, ways[0], loads) for way in ways]
+    lines.append(f"| equal answers | {' | '.join(f'{same} of {both}' for same, both in counts)} |")
     return "\n".join(lines)
 
 
-def unequal(
-    cells: dict[tuple[str, int], Cell], ways: Sequence[str], clients: Iterable[int]
-) -> list[str]:
+def unequal(cells: Cells, ways: Sequence[str], loads: Sequence[Load]) -> list[str]:
     """Ways with other tokens than the first one."""
-    pairs = [(way, cells[way, k].compared(cells[ways[0], k])) for way in ways for k in clients]
-    return sorted({way for way, (same, both) in pairs if same < both})
+    counts = {way: compared(cells, way, ways[0], loads) for way in ways}
+    return sorted(way for way, (same, both) in counts.items() if same < both)
