@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -152,18 +153,17 @@ def test_an_error_of_a_request_cancels_the_others():
             raise RuntimeError("cancelled")
             yield
 
-    server, asked, second = Server(2, 9), [], threading.Event()
+    server, asked = Server(2, 9), []
 
     def generate(request):
         asked.append(request)
         if len(asked) == 1:
             return Held(server, request)
-        second.set()
         raise RuntimeError("refused")
 
     with pytest.raises(RuntimeError, match="refused"):
         under_load.closed_loop(generate, [[1]] * 9, 2, server.clock)
-    assert len(asked) == 2 and second.is_set()
+    assert len(asked) == 2 and server.cancelled.is_set()
 
 
 def test_ways_take_turns_and_are_compared_within_a_turn():
@@ -225,8 +225,8 @@ def test_prompts_are_lengthened_by_solved_problems_that_differ_between_requests(
     assert len({p.prompt[:200] for p in requests[:8]}) == 8, "no prefix is shared"
     assert len({p.prompt for p in requests}) == 18, "also where problems are repeated"
     assert asked(0, Load(1), prompt_tokens=20)[0] == PROBLEMS[0], "as near as whole texts permit"
-    with pytest.raises(under_load.OptionError, match="--prompt-tokens: 900; allowed: less than"):
-        asked(0, Load(1), prompt_tokens=900)
+    with pytest.raises(under_load.OptionError, match="430; allowed: less than 425"):
+        asked(0, Load(1), prompt_tokens=430)
 
 
 def test_a_short_list_ends_the_command_with_a_message(monkeypatch, tmp_path, capsys):
@@ -236,8 +236,23 @@ def test_a_short_list_ends_the_command_with_a_message(monkeypatch, tmp_path, cap
     monkeypatch.setattr(humaneval, "missing", list)
     monkeypatch.setattr(humaneval, "measured_load", fail)
     run = Run(1, 8, (0,), streams=(2,))
-    assert humaneval.main(lambda config: memoryview(b""), run, "", None) == 1
+    assert humaneval.main(lambda config: nullcontext(), run, "", None) == 1
     assert "--answers: 1; too few" in capsys.readouterr().out
+
+
+def test_the_page_states_how_load_was_measured(monkeypatch, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- humaneval batch -->\n<!-- end of humaneval batch -->\n")
+    monkeypatch.setattr(humaneval, "PAGE", page)
+    monkeypatch.setattr(humaneval, "missing", list)
+    monkeypatch.setattr(humaneval, "measured_load", lambda *_: ("| new |", []))
+    monkeypatch.setattr(humaneval.machine, "load_before", lambda write: 0)
+    monkeypatch.setattr(humaneval.machine, "load", lambda: 0)
+    run = Run(1, 8, (0,), bursts=(2,), answers=4, prompt_tokens=1000, turns=5, write=True)
+    assert humaneval.main(lambda config: nullcontext(), run, "command", None) == 0
+    text = page.read_text()
+    for part in ("5 requests for each client", "5 turns", "Bursts:", "1000 tokens", "| new |"):
+        assert part in text
 
 
 def test_every_way_answers_the_list_of_its_turn(monkeypatch):

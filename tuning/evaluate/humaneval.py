@@ -545,13 +545,13 @@ def main(serve, run: Run, command: str, bar) -> int:
         how = "One request at a time, methods in a new order for each problem"
         if run.loads:
             how = (
-                "Closed loop: each client sends its next request when the last is answered. A window "
-                f"is a list of {1 + run.answers} requests for each client, the same for all methods. "
-                "Measured from the time when each client has had an answer until the list is empty; "
-                "of bursts, the time when a request is active. Tokens per second of all clients, "
-                "prompts' time included, without a prefix cache; medians of "
-                f"{run.turns} turns, and of the ratios within a turn (lowest-highest)"
+                f"Closed loop: a window is a list of {1 + run.answers} requests for each client, the "
+                "same for all methods, measured from the time when each client has had an answer "
+                "until the list is empty. Tokens per second of all clients, prompts included, "
+                f"without a prefix cache: medians of {run.turns} turns, and ratios within a turn"
             )
+            if run.bursts:
+                how += ". Bursts: measured while a request is active"
             if run.prompt_tokens:
                 how += f". Prompts of about {run.prompt_tokens} tokens"
         conditions = (
