@@ -225,8 +225,8 @@ def test_prompts_are_lengthened_by_solved_problems_that_differ_between_requests(
     assert len({p.prompt[:200] for p in requests[:8]}) == 8, "no prefix is shared"
     assert len({p.prompt for p in requests}) == 18, "also where problems are repeated"
     assert asked(0, Load(1), prompt_tokens=20)[0] == PROBLEMS[0], "as near as whole texts permit"
-    with pytest.raises(under_load.OptionError, match="430; allowed: less than 425"):
-        asked(0, Load(1), prompt_tokens=430)
+    with pytest.raises(under_load.OptionError, match="512; allowed: less than 507"):
+        asked(0, Load(1), prompt_tokens=512)
 
 
 def test_a_short_list_ends_the_command_with_a_message(monkeypatch, tmp_path, capsys):

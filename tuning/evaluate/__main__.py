@@ -90,7 +90,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--prompt-tokens",
         type=int,
-        help="default: 64; with --streams: solved problems before each prompt, up to this length (none)",
+        help="default: 64; with --streams: solved problems before each prompt, up to about this length (none)",
     )
     parser.add_argument(
         "--new-tokens",
