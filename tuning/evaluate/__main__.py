@@ -144,7 +144,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=int,
         default=3,
         metavar="N",
-        help="of --streams and --bursts: a window is a list of 1 + N requests for each client (3)",
+        help="of --streams and --bursts: a window is a list of 1 + N requests for each client (3); "
+        "from 8 clients on, ratios need 6",
     )
     parser.add_argument(
         "--small-dtype", default="stored", help="of --humaneval: the small model's weights (stored)"
