@@ -28,7 +28,8 @@ void quantize_row(int32_t* to, const float* from, int64_t n);
 //
 //   codes        with products of bytes (multiplies_fours()): 8 words of 4 bytes; otherwise 16
 //                words, two per four elements: elements 0 and 2, then 1 and 3, 16 bits each
-//   sums         2 words: of the first and of the last 16 codes
+//   sums         2 words: of the first and of the last 16 codes; with AVX2 in 16-bit halves: of
+//                elements 0 and 1, and of elements 2 and 3 of each four
 //   scale        1 word: bits of the fp32 scale
 //   scale * sum  1 word: bits of the fp32 product of the scale and both sums
 int quantized_words();  // words per group: 12 or 20

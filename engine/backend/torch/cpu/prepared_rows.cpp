@@ -66,6 +66,16 @@ void interleave(T* to, const T* from, int64_t rows, int64_t n) {
   }
 }
 
+// Transposes units of `adjacent` words.
+void interleave_units(int32_t* to, const int32_t* from, int64_t rows, int64_t n, int64_t adjacent) {
+  if (adjacent == 1) return interleave(to, from, rows, n);
+  for (int64_t i = 0; i < n; i += adjacent) {
+    for (int64_t r = 0; r < rows; ++r, to += adjacent) {
+      std::copy_n(from + r * n + i, adjacent, to);
+    }
+  }
+}
+
 // Rows [first, first + n), with the norm applied.
 template <class T>
 const T* normed_rows(const Rows<T>& from, int64_t first, int64_t n, std::vector<T>& scratch) {
@@ -169,7 +179,8 @@ void PreparedRows::fill(const Rows<float>& from, int64_t begin, int64_t end) {
         round_row(reinterpret_cast<uint16_t*>(to), x, in_);
       }
     }
-    interleave(packed<int32_t>(r), narrow.data(), n, width);
+    const int64_t adjacent = type_ == RowType::kInt8x32 ? adjacent_words() : 1;
+    interleave_units(packed<int32_t>(r), narrow.data(), n, width, adjacent);
   }
 }
 

@@ -31,7 +31,8 @@ struct Rows {
 };
 
 // Rows are divided evenly into groups of at most as many rows as a kernel processes at once. A
-// group is stored transposed: [group][in][rows of the group]. Rounding (narrow_row.h) of a row
+// group is stored transposed: [group][in][rows of the group], for kInt8x32 in units of
+// adjacent_words() (quantized_tiles.h). Rounding (narrow_row.h) of a row
 // depends on that row only. Non-finite elements result in a NaN scale.
 //
 // Grows with use and does not shrink. Not thread-safe, except that other threads may read it or
@@ -59,7 +60,8 @@ class PreparedRows {
   }
   // Data of a group, by type:
   // kFloat, kDouble: [in][rows]; kInt16, kBFloat16: [in / 2][rows][2]; kInt8: 32-bit words
-  // [quantized_row_size()][rows]; kInt8x32: 32-bit words [in / 32 * quantized_words()][rows].
+  // [quantized_row_size()][rows]; kInt8x32: 32-bit words [in / 32 * quantized_words() / a][rows][a]
+  // with a = adjacent_words().
   const std::byte* group(int64_t i) const;
   const float* scales() const { return scales_.data(); }  // [rows], for kInt16
 

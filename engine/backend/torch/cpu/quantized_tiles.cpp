@@ -12,6 +12,7 @@
 #include "hwy/foreach_target.h"  // compiles this file once per target
 // Included after foreach_target.h:
 #include "engine/backend/torch/cpu/activation-inl.h"
+#include "engine/backend/torch/cpu/quantized_avx2-inl.h"
 #include "engine/backend/torch/cpu/quantized_unit-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -23,8 +24,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int kColumns = QuantizedMatrix::kColumns;
-
+#if HWY_TARGET != HWY_AVX2
 // Maximum rows per kernel call. The sums and totals of all rows stay in registers, and the rows
 // share the cost of unpacking a unit. Units are processed in order, so weights are one stream.
 // Groups depend on each other only through their totals, so the processor overlaps several groups.
@@ -32,15 +32,36 @@ constexpr int kColumns = QuantizedMatrix::kColumns;
 constexpr int kMaxRows = 8;
 #elif HWY_TARGET == HWY_EMU128  // a reference; each row count takes seconds to compile
 constexpr int kMaxRows = 1;
-#elif HWY_TARGET == HWY_AVX2
-constexpr int kMaxRows = 6;  // BytePairs needs few registers
 #else
 constexpr int kMaxRows = 3;
+#endif
 #endif
 
 // Prefetch distance of the code stream in bytes. The hardware prefetcher is weak here on some
 // processors: a thread of Zen 5 reads 11 GB/s without this and 33 GB/s with 4 to 24 KB.
 constexpr size_t kAhead = 8192;
+
+#if HWY_TARGET == HWY_AVX2
+
+template <QuantType Type>
+HWY_NOINLINE void multiply(const Tile& tile) {
+  multiply_rows<Type>(tile, tile.rows);
+}
+template <QuantType Type>
+HWY_NOINLINE void multiply_one(const Tile& tile) {
+  multiply_rows<Type>(tile, 1);
+}
+
+using Multiply = void (*)(const Tile&);
+
+Multiply pick(QuantType type, int rows) {
+  return for_quant_type(type, [&]<QuantType Type>() -> Multiply {
+    return rows == 1 ? &multiply_one<Type> : &multiply<Type>;
+  });
+}
+
+#else
+
 // Prefetch distance of the rows. Those of a prompt do not fit into the L1 cache.
 constexpr size_t kRowsAhead = 2048;
 
@@ -62,7 +83,6 @@ HWY_INLINE FloatV fused(FloatV a, FloatV b, FloatV c) {
 // quantize_groups() in narrow_row.h.
 struct Portable {
   static constexpr int kWords = 2;
-  static constexpr bool kInPairs = false;
   HWY_INLINE static IntV add(IntV sum, IntV codes, const int32_t* x, int stride) {
     const Shorts d;
     const auto w = hn::BitCast(d, codes);
@@ -96,61 +116,9 @@ struct Portable {
 #define TANDEM_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
 struct Vnni {
   static constexpr int kWords = 1;
-  static constexpr bool kInPairs = false;
   // Not HWY_INLINE: always_inline would require that the caller has the same target attribute.
   TANDEM_VNNI static inline IntV add(IntV sum, IntV codes, const int32_t* x, int) {
     return IntV{_mm512_dpbusd_epi32(sum.raw, codes.raw, _mm512_set1_epi32(*x))};
-  }
-};
-#endif
-
-#if HWY_TARGET == HWY_AVX2
-// VPMADDUBSW multiplies codes with activations and adds pairs in 16 bits, where codes of up to 5
-// bits have room for four pairs, and codes of 6 bits for two (2 * 2 * 63 * 127 < 2^15).
-struct BytePairs {
-  static constexpr int kWords = 1;
-  static constexpr bool kInPairs = true;
-
-  template <int Bits, int Rows>
-  HWY_INLINE static void add_group(const uint8_t* codes, const int32_t* x, IntV* low, IntV* high) {
-    HWY_UNROLL(2)
-    for (int i = 0; i < 4; i += 2, x += 2 * Rows) {
-      IntV l0, h0, l1, h1;
-      unpack<Bits>(codes, i, l0, h0);
-      unpack<Bits>(codes, i + 1, l1, h1);
-      HWY_UNROLL(Rows)
-      for (int r = 0; r < Rows; ++r) {
-        const int32_t* const at[] = {x + r, x + Rows + r, x + 4 * Rows + r, x + 5 * Rows + r};
-        if constexpr (Bits == 8) {
-          low[r] = add(low[r], signed_pairs(l0, at[0]));
-          low[r] = add(low[r], signed_pairs(l1, at[1]));
-          high[r] = add(high[r], signed_pairs(h0, at[2]));
-          high[r] = add(high[r], signed_pairs(h1, at[3]));
-        } else {
-          const __m256i first = _mm256_add_epi16(pairs(l0, at[0]), pairs(l1, at[1]));
-          const __m256i last = _mm256_add_epi16(pairs(h0, at[2]), pairs(h1, at[3]));
-          if (Bits < 6 && low == high) {
-            low[r] = add(low[r], _mm256_add_epi16(first, last));
-          } else {
-            low[r] = add(low[r], first);
-            high[r] = add(high[r], last);
-          }
-        }
-      }
-    }
-  }
-
- private:
-  HWY_INLINE static __m256i pairs(IntV codes, const int32_t* x) {
-    return _mm256_maddubs_epi16(codes.raw, _mm256_set1_epi32(*x));
-  }
-  // Of codes less 128.
-  HWY_INLINE static __m256i signed_pairs(IntV codes, const int32_t* x) {
-    const __m256i s = _mm256_xor_si256(codes.raw, _mm256_set1_epi8(-128));
-    return _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(_mm256_set1_epi32(*x), s));
-  }
-  HWY_INLINE static IntV add(IntV sum, __m256i pairs) {
-    return IntV{_mm256_add_epi32(sum.raw, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
   }
 };
 #endif
@@ -159,33 +127,18 @@ struct BytePairs {
 // or both the same. codes: at the slice's first column; x: [8][Dot::kWords][Rows].
 template <class Dot, int Bits, int Rows>
 HWY_INLINE void add_group(const uint8_t* codes, const int32_t* x, IntV* low, IntV* high) {
-  if constexpr (Dot::kInPairs) {
-    Dot::template add_group<Bits, Rows>(codes, x, low, high);
-  } else {
-    HWY_UNROLL(4)
-    for (int i = 0; i < 4; ++i) {
-      IntV first, last;
-      unpack<Bits>(codes, i, first, last);
-      const int32_t* four = x + i * Dot::kWords * Rows;
-      HWY_UNROLL(Rows)
-      for (int r = 0; r < Rows; ++r) {
-        low[r] = Dot::add(low[r], first, four + r, Rows);
-        high[r] = Dot::add(high[r], last, four + 4 * Dot::kWords * Rows + r, Rows);
-      }
+  HWY_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    IntV first, last;
+    unpack<Bits>(codes, i, first, last);
+    const int32_t* four = x + i * Dot::kWords * Rows;
+    HWY_UNROLL(Rows)
+    for (int r = 0; r < Rows; ++r) {
+      low[r] = Dot::add(low[r], first, four + r, Rows);
+      high[r] = Dot::add(high[r], last, four + 4 * Dot::kWords * Rows + r, Rows);
     }
   }
 }
-
-struct Tile {
-  const uint8_t* unit;
-  size_t codes_at;
-  int64_t groups;    // of 32 inputs each
-  const int32_t* x;  // [groups][words][rows]
-  // Address to prefetch, advanced by ahead_step with each group; 0: by the bytes of a group.
-  const uint8_t* ahead;
-  size_t ahead_step;
-  float* sums;  // [rows][kColumns]
-};
 
 // Inlined into multiply() and multiply_vnni(), to be compiled with their target attributes.
 template <QuantType Type, class Dot, int Rows>
@@ -200,7 +153,6 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
   // With few rows, two independent sums shorten the dependency chain.
   constexpr int kHalves = kSixteens || Rows <= 2 ? 2 : 1;
   constexpr size_t kCodeBytes = QuantizedMatrix::code_bytes(kFormat);
-  constexpr bool kSigned = Dot::kInPairs && kFormat.bits == 8;  // BytePairs::add_signed()
   const Floats d;
   const Ints di;
   FloatV total[kSlices][Rows];
@@ -222,13 +174,12 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
     IntV sum[kHalves][kSlices][Rows];
     HWY_UNROLL(Rows)
     for (int r = 0; r < Rows; ++r) {
-      constexpr int kSubtracted = kSigned ? 0 : kZero;
       const IntV first =
-          hn::Set(di, -kSubtracted * (kHalves == 2 ? after[r] : after[r] + after[Rows + r]));
+          hn::Set(di, -kZero * (kHalves == 2 ? after[r] : after[r] + after[Rows + r]));
       HWY_UNROLL(kSlices)
       for (int s = 0; s < kSlices; ++s) {
         sum[0][s][r] = first;
-        if (kHalves == 2) sum[kHalves - 1][s][r] = hn::Set(di, -kSubtracted * after[Rows + r]);
+        if (kHalves == 2) sum[kHalves - 1][s][r] = hn::Set(di, -kZero * after[Rows + r]);
       }
     }
     HWY_UNROLL(kSlices)
@@ -285,11 +236,7 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
 
 template <QuantType Type, int Rows>
 HWY_NOINLINE void multiply(const Tile& tile) {
-#if HWY_TARGET == HWY_AVX2
-  multiply_unit<Type, BytePairs, Rows>(tile);
-#else
   multiply_unit<Type, Portable, Rows>(tile);
-#endif
 }
 #if HWY_TARGET == HWY_AVX3
 template <QuantType Type, int Rows>
@@ -311,10 +258,12 @@ Multiply pick_rows(int rows, std::integer_sequence<int, Rows...>) {
 }
 
 Multiply pick(QuantType type, int rows) {
-  return for_quant_type(type, [&]<QuantType kType>() {
-    return pick_rows<kType>(rows, std::make_integer_sequence<int, kMaxRows>());
+  return for_quant_type(type, [&]<QuantType Type>() {
+    return pick_rows<Type>(rows, std::make_integer_sequence<int, kMaxRows>());
   });
 }
+
+#endif
 
 // The first n numbers, then zeros.
 HWY_INLINE FloatV load_some(const float* from, int64_t n) {
@@ -380,6 +329,7 @@ void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel
       for (int64_t group = first_group; group < end_group; ++group) {
         const int64_t row = x.first_row(group);
         const auto rows = static_cast<int>(x.first_row(group + 1) - row);
+        tile.rows = rows;
         tile.x = reinterpret_cast<const int32_t*>(x.group(group));
         const Multiply multiply = pick(s.format.type, rows);
         tile.unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel));
@@ -403,6 +353,11 @@ void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel
 }
 
 int most_quantized_rows() { return kMaxRows; }
+#if HWY_TARGET == HWY_AVX2
+int quantized_words_at_once() { return static_cast<int>(GroupOfRows::kWords); }
+#else
+int quantized_words_at_once() { return 1; }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tandem::cpu
@@ -413,6 +368,7 @@ namespace tandem::cpu {
 
 HWY_EXPORT(quantized_panels);
 HWY_EXPORT(most_quantized_rows);
+HWY_EXPORT(quantized_words_at_once);
 
 void product_tiles(const QuantTask& task, int64_t first_panel, int64_t end_panel,
                    int64_t first_group, int64_t end_group) {
@@ -420,6 +376,7 @@ void product_tiles(const QuantTask& task, int64_t first_panel, int64_t end_panel
 }
 
 int quantized_rows() { return HWY_DYNAMIC_DISPATCH(most_quantized_rows)(); }
+int adjacent_words() { return HWY_DYNAMIC_DISPATCH(quantized_words_at_once)(); }
 
 }  // namespace tandem::cpu
 #endif

@@ -37,5 +37,7 @@ void product_tiles(const QuantTask& task, int64_t first_panel, int64_t end_panel
 
 // Maximum rows per kernel call on this target.
 int quantized_rows();
+// Words of one row that are adjacent in a group of PreparedRows: all of 32 inputs (AVX2), or one.
+int adjacent_words();
 
 }  // namespace tandem::cpu

@@ -17,6 +17,20 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kUnit = QuantizedMatrix::kUnit;
+constexpr int kColumns = QuantizedMatrix::kColumns;
+
+// A unit to multiply with a group of rows.
+struct Tile {
+  const uint8_t* unit;
+  size_t codes_at;
+  int64_t groups;  // of 32 inputs each
+  int rows;
+  const int32_t* x;  // of a group of PreparedRows
+  // Address to prefetch, advanced by ahead_step with each group; 0: by the bytes of a group.
+  const uint8_t* ahead;
+  size_t ahead_step;
+  float* sums;  // [rows][kColumns], for the columns of the unit
+};
 
 // A vector with one element per column of a unit, or of as many columns as fit. A slice is that set
 // of columns.

@@ -160,7 +160,14 @@ TEST_F(QuantizedProduct, IsNearTheReferenceAndEqualOnEveryTarget) {
     for (const bool extreme : {false, true}) {
       const int64_t in = file_format(type).values == 32 ? 96 : 512, rows = 7;
       const Weights w = random_weights({{type, 50}}, in, Layout::kInOrder, extreme);
-      const std::vector<float> x = random_rows(rows * in);
+      std::vector<float> x = random_rows(rows * in);
+      // Codes of 127 and -127: with extreme weights the largest sums of 32 products.
+      for (int64_t i = 0; extreme && i < 4 * in; ++i) {
+        const int64_t row = i / in;
+        x[static_cast<size_t>(i)] = row < 2                     ? static_cast<float>(1 - 2 * row)
+                                    : (i >> (row - 2)) % 2 == 0 ? 1.f
+                                                                : -1.f;
+      }
       const std::vector<double> numbers = rounded(x);
       std::vector<float> first;
       for (const std::string& target : targets()) {

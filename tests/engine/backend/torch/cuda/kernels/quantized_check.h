@@ -392,7 +392,7 @@ std::string check_blocks(const BlocksShape& s, int rows, uint64_t seed) {
   const std::vector<int> all = first_rows(rows);
   const std::vector<float> got = rig.run(all);
   const std::string what = absl::StrCat(rows, " x ", s.in, " x ", s.outs);
-  const std::string bits = same_bits(what, got, rig.wanted(all));
+  std::string bits = same_bits(what, got, rig.wanted(all));
   if (!bits.empty() || s.added) return bits;
   const std::vector<float> cpu = rig.on_cpu(all);
   if (s.whole && s.then != ProductThen::kGate) return same_bits(what + " on the CPU", got, cpu);
