@@ -135,23 +135,23 @@ bool add_lookups(Gen g, DraftStopping* stopping, DraftLookup* lookup, int gamma,
 }
 
 // Stops where one more draft does not pay. Each is looked up, the small model's, or at the end a
-// parallel token.
+// parallel token. of_small: as gamma, if the last one is not looked up.
 Task<Drafts> paying_drafts(Gen g, Drafter d, DraftStopping* stopping, DraftLookup* lookup,
-                           int gamma) {
+                           int gamma, int of_small) {
   DraftRun run;
   for (;;) {
     DraftStopping::Next next = DraftStopping::Next::kStop;
     const bool more = add_lookups(g, stopping, lookup, gamma, &run, &next);
     if (!more) co_return std::move(run.drafts);
     if (next == DraftStopping::Next::kStop) break;
-    const DraftPass pass = co_await run.pass(g, d, gamma);
+    const DraftPass pass = co_await run.pass(g, d, of_small);
     stopping->observe_pass(pass.rows);
     for (const DraftToken& t : pass.tokens) {
       if (!stopping->add_small(t.probability, d.min_probability)) co_return std::move(run.drafts);
       if (!run.add(g, t.token, {Source::kSmall})) co_return std::move(run.drafts);
     }
   }
-  for (size_t i = 0; i < run.parallel.size() && run.room(gamma) > 0; ++i) {
+  for (size_t i = 0; i < run.parallel.size() && run.room(of_small) > 0; ++i) {
     if (!stopping->add_parallel(run.parallel[i].probability, d.min_probability)) break;
     if (!run.add_parallel(g, i)) break;
   }
@@ -168,7 +168,7 @@ class DraftPolicy {
         small_(drafter_of(g, a)),
         warp_(g.warp(), a.draft_vocabulary.value_or(0), a.drafts_text_ids),
         length_(small_.by_ratio && a.pace == Pace::kFastest ? Pace::kAdaptive : a.pace, most_),
-        lookup_(g, NgramIndex::kHashed) {
+        lookup_(g, kMaxNgram) {
     if (a.pace != Pace::kFastest || small_.by_ratio) return;
     using By = DraftStopping::By;
     stopping_.emplace(most_, a.stats, small_.masks > 0 ? By::kParallel : By::kSmall);
@@ -187,9 +187,10 @@ class DraftPolicy {
     drafter_ = small_;
     drafter_.warp = warp_.behind(g_.seq());
     // The large model adds a token of its own, so the last token needs no draft.
-    gamma_ = std::min(stopping_ ? most_ : length_.gamma(), g_.remaining() - 1);
+    gamma_ = std::min(length_.gamma(), g_.remaining() - 1);
     if (!stopping_) return;
     lookup_.begin_round();
+    gamma_ = std::min({most_, std::max(kShortLookup, lookup_.most()), g_.remaining() - 1});
     stopping_->begin_round(
         {g_.load(large_), g_.load(small_.stage), g_.missing(small_.stage) - 1, g_.remaining()});
     if (!stopping_->parallel()) drafter_.masks = 0;
@@ -197,12 +198,15 @@ class DraftPolicy {
   Needs needs() const {
     Needs needs{{large_, g_.missing(large_) + gamma_}};
     const bool small = gamma_ > 0 && forced_.empty() && drafts_at_once();
-    if (small) needs.push_back(drafter_.need(g_, gamma_));
+    if (small) needs.push_back(drafter_.need(g_, std::min(gamma_, most_of_small())));
     return needs;
   }
   Task<Drafts> draft() {
     if (!forced_.empty()) return at_once(forced_drafts(forced_));
-    if (stopping_) return paying_drafts(g_, drafter_, &*stopping_, &lookup_, gamma_);
+    if (stopping_) {
+      const int small = std::min(gamma_, most_of_small());
+      return paying_drafts(g_, drafter_, &*stopping_, &lookup_, gamma_, small);
+    }
     if (drafter_.min_probability > 0 || drafter_.masks > 0) {
       return confident_drafts(g_, drafter_, gamma_);
     }
@@ -218,6 +222,10 @@ class DraftPolicy {
   }
 
  private:
+  // The last draft of the small model, at most.
+  int most_of_small() const {
+    return stopping_ ? std::min(most_, DraftStopping::kMostOfSmall) : most_;
+  }
   static Drafter drafter_of(Gen g, const SpeculativeParams& a) {
     const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
     return {g.stage(Role::kSmall), by_ratio, a.min_draft_probability,
@@ -232,7 +240,7 @@ class DraftPolicy {
   DraftWarp warp_;
   DraftLength length_;
   std::optional<DraftStopping> stopping_;  // with Pace::kFastest
-  DraftLookup lookup_;                     // of short matches in the own text
+  DraftLookup lookup_;                     // for stopping_
 
   // This round.
   std::vector<Token> forced_;  // by a constraint: the drafts, without the small model

@@ -24,7 +24,8 @@ struct SpeculativeParams {
   int draft_tokens = 4;  // gamma, the papers' K: drafts of a round. [1, ..)
   // How many of them (engine/decode/pacing). kFastest decides by time, which must not decide about
   // tokens: under the ratio rule it is kAdaptive. It drafts while one more draft pays, with the
-  // small model or n-grams. Where the small model does not pay, it does not run.
+  // small model (up to kMostOfSmall drafts) or look-ups in the own text and those of earlier
+  // requests. Where the small model does not pay, it does not run.
   Pace pace = Pace::kFixed;
   // Drafting stops before the first token whose row of q, before temperature, has no probability
   // above this. 0: never; then drafts are a chain of passes. [0, 1]

@@ -47,8 +47,9 @@ models {{
   name: "small" path: "{small}" dtype: {dtype} prefix_cache: {cached}
   extras {{ name: "masks" path: "{masks}" }}
 }}
+# All ways answer the same problems, so none may look drafts up in the answers of the others.
 deployments {{
-  name: "pair" large: "large" small: "small"
+  name: "pair" large: "large" small: "small" history_tokens: 0
   speculative {{ adapter: "masks" }} bild {{ adapter: "masks" }}
 }}
 deployments {{ name: "small" large: "small" }}

@@ -22,11 +22,17 @@ struct RecentRounds {
 
   void observe(const RecentRounds& round) {
     scale(kMemory);
-    rounds += round.rounds;
-    tokens += round.tokens;
-    drafts += round.drafts;
-    small_passes += round.small_passes;
-    small_rows += round.small_rows;
+    add(round);
+  }
+  void add(const RecentRounds& other) {
+    rounds += other.rounds;
+    tokens += other.tokens;
+    drafts += other.drafts;
+    small_passes += other.small_passes;
+    small_rows += other.small_rows;
+  }
+  void scale(double factor) {
+    for (double* sum : {&rounds, &tokens, &drafts, &small_passes, &small_rows}) *sum *= factor;
   }
   void limit(double most) {  // rounds
     if (rounds > most) scale(most / rounds);
@@ -35,11 +41,6 @@ struct RecentRounds {
     constexpr double kLeast = 1e-6;  // rates divide by the rounds
     saved->visit(&rounds, kLeast);
     for (double* sum : {&tokens, &drafts, &small_passes, &small_rows}) saved->visit(sum);
-  }
-
- private:
-  void scale(double factor) {
-    for (double* sum : {&rounds, &tokens, &drafts, &small_passes, &small_rows}) *sum *= factor;
   }
 };
 
@@ -51,9 +52,8 @@ struct DraftStats {
   static constexpr RecentRounds kAllRight{1, 3, 2, 2, 2};
 
   DraftAcceptance acceptance;
-  // Of requests whose small model may draft, and of others. At first, two drafts of the small model
-  // that are accepted 7 times of 10.
-  RecentRounds with_small{4, 8.8, 8, 8, 8}, without_small{1, 1, 0, 0, 0};
+  // Of requests whose small model may draft (less than one round: none yet), and of others.
+  RecentRounds with_small{1e-6, 1e-6, 0, 0, 0}, without_small{1, 1, 0, 0, 0};
   double answer = 0;  // mean tokens of a request; 0: unknown
   // Time left for drafts that do not seem to pay, in batches of one row of the large model.
   double unspent = 8;

@@ -13,10 +13,14 @@ constexpr double kThen = 1;
 constexpr double kObserved = 4;
 // Of a batch of the small model, relative to the large one's, while it is unknown.
 constexpr double kSmallShare = 0.3;
+// Tokens of a round that the small model has not read when the next one begins, at most.
+constexpr int kUnread = 2;
 // A pass with a mask runs a row, a parallel token, and a mask behind each.
 constexpr double kParallelRows = 4;
 constexpr double kMostUnspent = 64;    // DraftStats::unspent, at most
 constexpr double kAnswers = 1.0 / 16;  // weight of an answer in the mean length
+// Weight of the expected rounds, in observed ones.
+constexpr double kExpected = 4;
 
 }  // namespace
 
@@ -64,6 +68,25 @@ double DraftStopping::tokens_per_second(const RecentRounds& r) const {
   return tokens / seconds;
 }
 
+// Recent rounds with the small model. Before the first one, those with the number of drafts that is
+// best for the small model's expected acceptance: another number may not pay where that one does.
+RecentRounds DraftStopping::rounds_with_small() const {
+  if (shared_.with_small.rounds >= 1) return shared_.with_small;
+  const double next = shared_.acceptance.rate(DraftAcceptance::next(DraftAcceptance::kAfterAll));
+  RecentRounds best, expected{1, 1, 0, 0, 0};
+  double fastest = 0, accepted = 1;
+  for (int drafts = 1; drafts <= std::min(most_, kMostOfSmall); ++drafts) {
+    accepted *= next;
+    expected.add({0, accepted, 1, 1, 1});
+    const double speed = tokens_per_second(expected);
+    if (speed <= fastest) break;
+    fastest = speed;
+    best = expected;
+  }
+  best.scale(kExpected);
+  return best;
+}
+
 // The rows that the small model lacks, beyond those of any pass.
 double DraftStopping::catch_up() const {
   return seconds_of_small(1 + now_.behind) - seconds_of_small(1);
@@ -104,7 +127,8 @@ void DraftStopping::begin_round(const Round& round) {
     best_ = std::max(without, tokens_per_second(mode));
     others_ = all - 1 + (shared_.streams - 1) * mode.drafts / mode.rounds;
   };
-  expect(could ? shared_.with_small : shared_.without_small);
+  const RecentRounds with = could ? rounds_with_small() : shared_.without_small;
+  expect(with);
   sharing_ = shared_.streams;
   const double with_masks = seconds_of_small(kParallelRows * sharing_);
   parallel_ = by_ == By::kParallel &&
@@ -112,7 +136,7 @@ void DraftStopping::begin_round(const Round& round) {
   // Not where no draft would be made: then nothing would be learned.
   const double next = std::max(rate(DraftAcceptance::next(DraftAcceptance::kAfterAll)),
                                rate(DraftAcceptance::next(DraftAcceptance::kAfterSome)));
-  const bool drafts = pays(shared_.with_small, without) && gain_of_small(next, 0) >= 0;
+  const bool drafts = pays(with, without) && gain_of_small(next, 0) >= 0;
   use_small(could && (drafts || explores_small(without)));
   sharing_ = std::max(1, shared_.drafting);
   if (!may_draft_) expect(shared_.without_small);
@@ -157,19 +181,20 @@ DraftStopping::Next DraftStopping::next(Matched by, float parallel) {
   const auto count = static_cast<int>(drafts_.size());
   if (count >= most_) return Next::kStop;
   if (trial_ > 0 && count == 0) return Next::kSmall;
+  const bool may_draft = may_draft_ && count < kMostOfSmall;
   const double probability = rate(DraftAcceptance::next(context()));
-  const double small = may_draft_ ? gain_of_small(probability, parallel) : -1;
+  const double small = may_draft ? gain_of_small(probability, parallel) : -1;
   if (by.tokens > 0) {
     const int token = DraftAcceptance::lookup(by, continues_copy());
     const double lookup = gain_of_known(token);
     const double later = kThen * (rate(token) - probability);
-    if (lookup >= 0 && (!may_draft_ || lookup + all_accepted_ * later >= small)) {
+    if (lookup >= 0 && (!may_draft || lookup + all_accepted_ * later >= small)) {
       return Next::kLookup;
     }
   }
   if (small >= 0) return Next::kSmall;
   // Explores: the acceptance of drafts that are never made is unknown.
-  const bool possible = by.tokens > 0 || (may_draft_ && count > 0);
+  const bool possible = by.tokens > 0 || (may_draft && count > 0);
   if (!possible || further_ || shared_.since_further < DraftStats::kFurther) return Next::kStop;
   if (best_ > 0 && !take(row() / best_)) return Next::kStop;
   shared_.since_further = 0;
@@ -183,8 +208,10 @@ void DraftStopping::add(int token) {
 }
 
 void DraftStopping::observe_pass(int rows) {
+  // Reading the text that the small model has missed is catch_up(), and not a cost of each round.
+  const int missed = passes_ == 0 ? std::max(0, now_.behind - kUnread) : 0;
   ++passes_;
-  pass_rows_ += rows;
+  pass_rows_ += std::max(1, rows - missed);
   of_pass_ = 0;
 }
 
@@ -224,6 +251,7 @@ void DraftStopping::end_round(int accepted) {
     }
     context = token;
   }
+  if (may_draft_) shared_.with_small = rounds_with_small();
   RecentRounds& mode = may_draft_ ? shared_.with_small : shared_.without_small;
   mode.observe({1, accepted + 1.0, 1.0 * drafts, 1.0 * passes_, 1.0 * pass_rows_});
   after_ = accepted == drafts ? DraftAcceptance::kAfterAll : DraftAcceptance::kAfterSome;

@@ -26,6 +26,7 @@ namespace tandem {
 class DraftStopping {
  public:
   static constexpr double kMemory = 0.98, kSharedMemory = 0.995;  // of a draft
+  static constexpr int kMostOfSmall = 12;    // drafts of a round; look-ups may be longer
   static constexpr double kExplored = 0.01;  // share of the time for drafts that do not seem to pay
 
   // What drafts by.
@@ -75,6 +76,7 @@ class DraftStopping {
   void observe(int event, bool accepted);
   double seconds_of_small(double rows) const;
   double tokens_per_second(const RecentRounds& rounds) const;
+  RecentRounds rounds_with_small() const;
   bool pays(const RecentRounds& with, double without) const;
   double catch_up() const;  // seconds
   void use_small(bool on);

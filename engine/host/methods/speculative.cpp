@@ -14,7 +14,7 @@ const MethodEntry& speculative_entry() {
       .drafts = true,
       .looks_up = true,
       .stricter = {{{"acceptance", std::string("ACCEPTANCE_MATCH")}}},
-      .automatic = {{"draft_tokens", int64_t{12}}, {"pace", std::string("PACE_FASTEST")}},
+      .automatic = {{"draft_tokens", int64_t{64}}, {"pace", std::string("PACE_FASTEST")}},
       .fields = draft_fields(Fields<P>(), "adapter")
                     .add("acceptance", &P::acceptance,
                          {{"ACCEPTANCE_MATCH", P::Acceptance::kMatch},

@@ -92,6 +92,7 @@ TEST(Engine, StopStringsCutTextAcrossTokenBorders) {
   const size_t at = whole->text().find(stop);
   for (const bool include : {false, true}) {
     GenerateRequest request = request_for(std::string("stop"), 40);
+    request.method = "autoregressive";
     request.stopping.stop_sequences = {"never there", stop};
     request.stopping.include_stop_sequence = include;
     const auto cut = run(*engine, request);

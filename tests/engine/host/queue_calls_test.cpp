@@ -346,14 +346,14 @@ TEST_F(QueueCalls, OfATreeOfMaskTokens) {
 TEST(QueueOfAuto, DraftsAndKeepsItsPromise) {
   const MethodEntry& entry = *find_method("speculative");
   ASSERT_EQ(entry.automatic,
-            (Settings{{"draft_tokens", int64_t{12}}, {"pace", std::string("PACE_FASTEST")}}));
+            (Settings{{"draft_tokens", int64_t{64}}, {"pace", std::string("PACE_FASTEST")}}));
   Rig rig(/*lazy=*/true, CpuKernels::kAten);
   EXPECT_FALSE(rig.large().batch_invariant);
   EXPECT_EQ(contract_on(entry, Contract::kExact, rig.large().batch_invariant),
             Contract::kExactUpToRounding);
   const auto stats = std::make_shared<AcceptanceStats>();
   const Method automatic = [stats](Gen g) {
-    return speculative(g, {.draft_tokens = 12, .pace = Pace::kFastest, .stats = stats});
+    return speculative(g, {.draft_tokens = 64, .pace = Pace::kFastest, .stats = stats});
   };
   for (const Warp& warp : {greedy(), sampled()}) {
     for (int answer = 0; answer < 2; ++answer) {

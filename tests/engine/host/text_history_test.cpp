@@ -20,6 +20,9 @@ Answer generate(Engine& engine, const std::string& client, const std::string& me
   r.stopping.max_new_tokens = 48;
   r.stopping.ignore_eos = true;
   if (method == "ngram") r.parameters = {{"draft_tokens", int64_t{16}}};
+  if (method == "speculative") {
+    r.parameters = {{"draft_tokens", int64_t{64}}, {"pace", std::string("PACE_FASTEST")}};
+  }
   const auto sink = std::make_shared<Recorder>();
   engine.submit(r, sink);
   EXPECT_TRUE(sink->wait().ok());
@@ -39,6 +42,18 @@ TEST(History, OfAnyMethod) {
   const Answer plain = generate(*engine, "a", "autoregressive");
   const Answer again = generate(*engine, "a", "ngram");
   EXPECT_LT(again.passes, plain.passes / 4);
+  EXPECT_EQ(again.ids, plain.ids);
+}
+
+// Long copies have more drafts than the small model makes.
+TEST(History, SpeculativeSamplingLooksUpLongMatches) {
+  const auto engine = make_engine(fake_engine_config());
+  const Answer plain = generate(*engine, "a", "autoregressive");
+  const Answer first = generate(*engine, "a", "speculative");
+  const Answer again = generate(*engine, "a", "auto");
+  EXPECT_LE(first.passes, 6) << "48 tokens";
+  EXPECT_LE(again.passes, 6);
+  EXPECT_EQ(first.ids, plain.ids);
   EXPECT_EQ(again.ids, plain.ids);
 }
 

@@ -309,6 +309,53 @@ TEST(DraftStopping, DroppedDraftsAreNotJudged) {
   EXPECT_EQ(seen.observations(DraftAcceptance::lookup(20, true)), 1);
 }
 
+// Before anything is known of its acceptance.
+TEST(DraftStopping, BeginsWhereOneDraftPaysAndTwoWouldNot) {
+  const Device device({0.44, 0.16});
+  DraftStopping stopping(8, nullptr, By::kSmall);
+  stopping.begin_round(device.round(kLength));
+  EXPECT_TRUE(stopping.may_draft());
+}
+
+// A prompt that the small model reads once.
+TEST(DraftStopping, MissedTextIsNoCostOfARound) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  const Device device({0.2, 0.05});
+  DraftStopping stopping(8, stats, By::kSmall);
+  DraftStopping::Round round = device.round(kLength);
+  round.behind = 150;
+  stopping.begin_round(round);
+  ASSERT_EQ(stopping.next(0), DraftStopping::Next::kSmall);
+  stopping.observe_pass(151);
+  ASSERT_TRUE(stopping.add_small(0.99F));
+  stopping.end_round(1);
+  const RecentRounds& rounds = stats->drafts.with_small;
+  EXPECT_LT(rounds.small_rows, 2 * rounds.small_passes);
+}
+
+TEST(DraftStopping, OnlyLookupsAreLong) {
+  DraftStopping stopping(64, nullptr, By::kSmall);
+  const Device device({0.01, 0});
+  for (const bool match : {true, false}) {
+    int drafts = 0;
+    for (int round = 0; round < 20; ++round) {
+      stopping.begin_round(device.round(10'000));
+      for (drafts = 0;; ++drafts) {
+        const DraftStopping::Next next = stopping.next(match ? 40 : 0);
+        if (next == DraftStopping::Next::kStop) break;
+        if (next == DraftStopping::Next::kLookup) {
+          stopping.add_lookup(40);
+        } else {
+          stopping.observe_pass(1);
+          stopping.add_small(0.999F);
+        }
+      }
+      stopping.end_round(drafts);
+    }
+    EXPECT_EQ(drafts, match ? 64 : DraftStopping::kMostOfSmall);
+  }
+}
+
 // A small model that has all to catch up reads no prompt where its drafts do not pay.
 TEST(DraftStopping, WhereDraftsDoNotPayTheNextRequestBeginsWithout) {
   auto stats = std::make_shared<AcceptanceStats>();
