@@ -1,11 +1,13 @@
 """Speed of answers under a JSON schema: tandem-server by method, and llama-server with the same schema.
 
-    python -m bench.constrained --large FILE.gguf [--small FILE.gguf] [--llama-server PATH]
+    python -m bench.constrained --large FILE.gguf [--small FILE.gguf] [--small-masks FOLDER] [--llama-server PATH]
         [--tandem build/release/bin/tandem-server] [--streams 1 8] [--turns 5] [--new-tokens 192] [--out FILE]
 
 In each turn, each side answers the same greedy prompts; the first side changes from turn to turn. Every answer has
 --new-tokens tokens, because the schema requires longer ones, so speeds compare per token. A speed counts the tokens
 that arrive while all streams have a first token and none has ended. Ratios are medians over the turns.
+
+Each side of Tandem is a client with a token of its own, so none finds the answers of another in the history of texts.
 
 With --out, each measurement is a line of JSON, and a run that was interrupted continues there.
 """
@@ -75,7 +77,8 @@ CHATML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 CONFIG = """\
 models {{ name: "large" path: "{large}" prefix_cache: false }}
 {small_model}
-deployments {{ name: "measured" large: "large" {small} }}
+deployments {{ name: "measured" large: "large" {draft} }}
+server {{ bearer_token_file: "{tokens}" }}
 """
 
 
@@ -153,7 +156,8 @@ def from_tandem(client: serving.Client, side: Side, prompt: str, new_tokens: int
     else:
         request.ignore_eos = True
     arrivals, text, prompt_tokens, method = [], [], 0, ""
-    for event in client.stub.Generate(request):
+    metadata = (("authorization", f"Bearer {token_of(side)}"),)
+    for event in client.stub.Generate(request, metadata=metadata):
         kind = event.WhichOneof("event")
         if kind == "started":
             prompt_tokens = event.started.prompt_tokens
@@ -238,6 +242,23 @@ def measure(
     )
 
 
+def config_of(args, tokens: Path) -> str:
+    """The server's configuration."""
+    small = draft = ""
+    if args.small:
+        masks = (
+            f' extras {{ name: "masks" path: "{args.small_masks}" }}' if args.small_masks else ""
+        )
+        small = f'models {{ name: "small" path: "{args.small}" prefix_cache: false{masks} }}'
+        draft = 'small: "small"' + (' speculative { adapter: "masks" }' if args.small_masks else "")
+    return CONFIG.format(large=args.large, small_model=small, draft=draft, tokens=tokens)
+
+
+def token_of(side: Side) -> str:
+    """A server's tokens have 16 characters or more."""
+    return f"side-{SIDES.index(side)}".ljust(16, "x")
+
+
 @contextlib.contextmanager
 def servers(args) -> Iterator[dict[str, Callable[[Side, str, int], Answer]]]:
     """Functions that ask, by engine. All servers run until the end of the block; those without requests are idle."""
@@ -245,17 +266,9 @@ def servers(args) -> Iterator[dict[str, Callable[[Side, str, int], Answer]]]:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-constrained-"))
         )
-        config = folder / "config.textproto"
-        small = (
-            f'models {{ name: "small" path: "{args.small}" prefix_cache: false }}'
-            if args.small
-            else ""
-        )
-        config.write_text(
-            CONFIG.format(
-                large=args.large, small_model=small, small='small: "small"' if args.small else ""
-            )
-        )
+        config, tokens = folder / "config.textproto", folder / "tokens"
+        tokens.write_text("".join(f"side{i} {token_of(s)}\n" for i, s in enumerate(SIDES)))
+        config.write_text(config_of(args, tokens))
         client = stack.enter_context(serving.server(args.tandem, config=config))
         asks = {"Tandem": lambda side, text, n: from_tandem(client, side, text, n)}
         if args.llama_server:
@@ -382,6 +395,9 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--large", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--small", type=Path, help="a GGUF file: the draft model of `auto`")
+    parser.add_argument(
+        "--small-masks", type=Path, help="masks of the small model: parallel draft tokens"
+    )
     parser.add_argument("--tandem", type=Path, default=ROOT / "build/release/bin/tandem-server")
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--llama-flags", default="", help="further flags of llama-server")
@@ -403,6 +419,7 @@ def main(arguments=None) -> int:
     settings = {
         "large": args.large.name,
         "small": args.small.name if args.small else None,
+        "small masks": args.small_masks.name if args.small_masks else None,
         "new_tokens": args.new_tokens,
         "chat": args.chat,
         "tandem built": int(args.tandem.stat().st_mtime),
@@ -418,7 +435,11 @@ def main(arguments=None) -> int:
         [
             (
                 "models",
-                ", ".join(str(settings[role]) for role in ("large", "small") if settings[role]),
+                ", ".join(
+                    str(settings[role])
+                    for role in ("large", "small", "small masks")
+                    if settings[role]
+                ),
             ),
             ("tokens of each answer, turns", f"{args.new_tokens}, {args.turns}"),
             (

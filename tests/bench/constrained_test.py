@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -68,6 +69,23 @@ def test_requests_to_llama_server_have_the_same_schema():
     assert body["json_schema"] == constrained.SCHEMA and "ignore_eos" not in body
     body = constrained.llama_body(constrained.LLAMA_FREE, "p", 5)
     assert "json_schema" not in body and body["ignore_eos"] and body["n_predict"] == 5
+
+
+def test_the_draft_model_has_the_masks_that_are_given():
+    given = ["--large", "l.gguf", "--small", "s.gguf"]
+
+    def config_of(*more):
+        return constrained.config_of(constrained.parse([*given, *more]), Path("tokens"))
+
+    assert "masks" not in config_of()
+    both = config_of("--small-masks", "folder")
+    assert 'extras { name: "masks" path: "folder" }' in both
+    assert 'small: "small" speculative { adapter: "masks" }' in both
+
+
+def test_sides_have_tokens_of_their_own():
+    tokens = {constrained.token_of(side) for side in constrained.SIDES}
+    assert len(tokens) == len(constrained.SIDES) and min(map(len, tokens)) >= 16
 
 
 def test_answers_of_another_length_are_refused():
