@@ -14,8 +14,9 @@
 namespace tandem {
 namespace {
 
-// The drafts of a request's rounds: what followed the same suffix before, up to a token that would
-// end the request or that a constraint bans.
+// The drafts of a request's rounds: tokens that a constraint forces, then what followed the same
+// suffix before, up to a token that would end the request or that the constraint bans. Rounds that
+// are not paced by time have one kind of drafts.
 class Lookups {
  public:
   Lookups(Gen g, const NgramParams& a)
@@ -26,22 +27,30 @@ class Lookups {
 
   // Returns the drafts of the round, at most.
   int begin_round() {
+    forced_ = g_.forced(std::min(kMostForced, g_.remaining() - 1));
+    const auto forced = static_cast<int>(forced_.size());
+    if (forced > 0 && !stopping_) return forced;
     lookup_.begin_round();
     const int most = stopping_ ? std::min(most_, lookup_.most()) : length_.gamma();
-    return std::min(most, g_.remaining() - 1);
+    return std::min(forced + most, g_.remaining() - 1);
   }
   Drafts drafts(int most) {
-    std::vector<Token> x = stopping_ ? paying(most) : lookup_.copy(most);
+    std::vector<Token> x = stopping_         ? paying(most)
+                           : forced_.empty() ? lookup_.copy(most)
+                                             : forced_;
     x.resize(useful_drafts(g_, x));
     if (stopping_) stopping_->drop_to(static_cast<int>(x.size()));
     Drafts drafts;
-    for (const Token t : x) drafts.x.push_back(token_in(t));
+    for (size_t i = 0; i < x.size(); ++i) {
+      drafts.x.push_back(token_in(x[i]));
+      drafts.by.push_back({i < forced_.size() ? Source::kGrammar : Source::kNgram});
+    }
     return drafts;
   }
   void end_round(int drafted, int accepted) {
     if (stopping_) {
       stopping_->end_round(accepted);
-    } else {
+    } else if (forced_.empty()) {
       length_.observe(drafted, accepted);
     }
   }
@@ -49,7 +58,8 @@ class Lookups {
  private:
   std::vector<Token> paying(int most) {
     stopping_->begin_round({g_.load(g_.stage(Role::kLarge)), {}, 0, g_.remaining()});
-    std::vector<Token> x;
+    std::vector<Token> x = forced_;
+    for (size_t i = 0; i < x.size(); ++i) stopping_->add_forced();
     while (static_cast<int>(x.size()) < most) {
       const DraftLookup::Draft draft = lookup_.next(x);
       if (stopping_->next(draft.by) == DraftStopping::Next::kStop) break;
@@ -64,6 +74,7 @@ class Lookups {
   DraftLookup lookup_;
   DraftLength length_;
   std::optional<DraftStopping> stopping_;  // with Pace::kFastest
+  std::vector<Token> forced_;              // of this round
 };
 
 }  // namespace
@@ -73,13 +84,12 @@ Task<void> ngram(Gen g, NgramParams a) {
   Lookups lookups(g, a);
   bool ended = co_await first_token(g, {});
   while (!ended) {
-    const std::vector<Token> forced = g.forced(std::min(kMostForced, g.remaining() - 1));
-    const int most = forced.empty() ? lookups.begin_round() : static_cast<int>(forced.size());
+    const int most = lookups.begin_round();
     co_await g.round({{T, g.missing(T) + most}});
-    Drafts drafts = forced.empty() ? lookups.drafts(most) : forced_drafts(forced);
+    Drafts drafts = lookups.drafts(most);
     const int drafted = drafts.size();
     const Verified verified = co_await verify_drafts(g, std::move(drafts), Source::kNgram);
-    if (forced.empty()) lookups.end_round(drafted, verified.accepted);
+    lookups.end_round(drafted, verified.accepted);
     ended = verified.ended;
   }
 }

@@ -134,11 +134,16 @@ bool add_lookups(Gen g, DraftStopping* stopping, DraftLookup* lookup, int gamma,
   return more;
 }
 
-// Stops where one more draft does not pay. Each is looked up, the small model's, or at the end a
-// parallel token. of_small: as gamma, if the last one is not looked up.
+// Stops where one more draft does not pay. The first ones are `forced`. Each other one is looked
+// up, the small model's, or at the end a parallel token. of_small: as gamma, if the last one is not
+// looked up.
 Task<Drafts> paying_drafts(Gen g, Drafter d, DraftStopping* stopping, DraftLookup* lookup,
-                           int gamma, int of_small) {
+                           int gamma, int of_small, std::vector<Token> forced) {
   DraftRun run;
+  for (const Token t : forced) {
+    run.push(t, {Source::kGrammar});
+    stopping->add_forced();
+  }
   for (;;) {
     DraftStopping::Next next = DraftStopping::Next::kStop;
     const bool more = add_lookups(g, stopping, lookup, gamma, &run, &next);
@@ -180,8 +185,9 @@ class DraftPolicy {
 
   void begin_round() {
     forced_ = g_.forced(std::min(kMostForced, g_.remaining() - 1));
-    if (!forced_.empty()) {
-      gamma_ = static_cast<int>(forced_.size());
+    const auto forced = static_cast<int>(forced_.size());
+    if (forced > 0 && !stopping_) {
+      gamma_ = forced;
       return;
     }
     drafter_ = small_;
@@ -190,41 +196,42 @@ class DraftPolicy {
     gamma_ = std::min(length_.gamma(), g_.remaining() - 1);
     if (!stopping_) return;
     lookup_.begin_round();
-    gamma_ = std::min({most_, std::max(kShortLookup, lookup_.most()), g_.remaining() - 1});
+    const int more = std::min(most_, std::max(kShortLookup, lookup_.most()));
+    gamma_ = std::min(forced + more, g_.remaining() - 1);
     stopping_->begin_round(
         {g_.load(large_), g_.load(small_.stage), g_.missing(small_.stage) - 1, g_.remaining()});
     if (!stopping_->parallel()) drafter_.masks = 0;
   }
   Needs needs() const {
     Needs needs{{large_, g_.missing(large_) + gamma_}};
-    const bool small = gamma_ > 0 && forced_.empty() && drafts_at_once();
-    if (small) needs.push_back(drafter_.need(g_, std::min(gamma_, most_of_small())));
+    const bool small = gamma_ > 0 && (stopping_ ? stopping_->may_draft() : forced_.empty());
+    if (small) needs.push_back(drafter_.need(g_, std::min(gamma_, of_small())));
     return needs;
   }
   Task<Drafts> draft() {
-    if (!forced_.empty()) return at_once(forced_drafts(forced_));
     if (stopping_) {
-      const int small = std::min(gamma_, most_of_small());
-      return paying_drafts(g_, drafter_, &*stopping_, &lookup_, gamma_, small);
+      const int small = std::min(gamma_, of_small());
+      return paying_drafts(g_, drafter_, &*stopping_, &lookup_, gamma_, small, forced_);
     }
+    if (!forced_.empty()) return at_once(forced_drafts(forced_));
     if (drafter_.min_probability > 0 || drafter_.masks > 0) {
       return confident_drafts(g_, drafter_, gamma_);
     }
     return at_once(chained_drafts(g_, drafter_, gamma_));
   }
   void end_round(int drafted, int accepted) {
-    if (!forced_.empty()) return;  // says nothing about the small model
     if (stopping_) {
       stopping_->end_round(accepted);
-    } else {
+    } else if (forced_.empty()) {  // else it says nothing about the small model
       length_.observe(drafted, accepted);
     }
   }
 
  private:
   // The last draft of the small model, at most.
-  int most_of_small() const {
-    return stopping_ ? std::min(most_, DraftStopping::kMostOfSmall) : most_;
+  int of_small() const {
+    if (!stopping_) return most_;
+    return static_cast<int>(forced_.size()) + std::min(most_, DraftStopping::kMostOfSmall);
   }
   static Drafter drafter_of(Gen g, const SpeculativeParams& a) {
     const bool by_ratio = !speculative_is_exact(a, g.warp().greedy());
@@ -243,7 +250,7 @@ class DraftPolicy {
   DraftLookup lookup_;                     // for stopping_
 
   // This round.
-  std::vector<Token> forced_;  // by a constraint: the drafts, without the small model
+  std::vector<Token> forced_;  // by a constraint: the first drafts
   int gamma_ = 0;
   Drafter drafter_;
 };

@@ -11,6 +11,8 @@ namespace {
 constexpr double kThen = 1;
 // A class with fewer observations is verified even if it does not seem worth it.
 constexpr double kObserved = 4;
+// An estimate of fewer observations may be wrong, and is tried even if it does not seem worth it.
+constexpr double kCertain = 32;
 // Of a batch of the small model, relative to the large one's, while it is unknown.
 constexpr double kSmallShare = 0.3;
 // Tokens of a round that the small model has not read when the next one begins, at most.
@@ -21,6 +23,8 @@ constexpr double kMostUnspent = 64;    // DraftStats::unspent, at most
 constexpr double kAnswers = 1.0 / 16;  // weight of an answer in the mean length
 // Weight of the expected rounds, in observed ones.
 constexpr double kExpected = 4;
+// Of a forced draft. The model may write the same characters as other tokens.
+constexpr double kForcedAccepted = 0.98;
 
 }  // namespace
 
@@ -99,6 +103,12 @@ bool DraftStopping::pays(const RecentRounds& with, double without) const {
   return left / without - left / rate > catch_up();
 }
 
+bool DraftStopping::alone() const { return std::max(now_.large.sequences, shared_.streams) <= 1; }
+
+bool DraftStopping::is_uncertain(int event) const {
+  return shared_.acceptance.observations(event) < kCertain;
+}
+
 bool DraftStopping::take(double seconds) {
   const double batches = seconds / now_.large.time->seconds(1);
   if (batches > shared_.unspent) return false;
@@ -109,6 +119,7 @@ bool DraftStopping::take(double seconds) {
 void DraftStopping::begin_round(const Round& round) {
   now_ = round;
   drafts_.clear();
+  forced_ = 0;
   all_accepted_ = 1;
   passes_ = pass_rows_ = of_pass_ = 0;
   further_ = false;
@@ -130,9 +141,11 @@ void DraftStopping::begin_round(const Round& round) {
   const RecentRounds with = could ? rounds_with_small() : shared_.without_small;
   expect(with);
   sharing_ = shared_.streams;
-  const double with_masks = seconds_of_small(kParallelRows * sharing_);
-  parallel_ = by_ == By::kParallel &&
-              with_masks < (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(sharing_);
+  // That mask tokens lose, if a pass with them makes as many tokens as is expected.
+  const double lost = seconds_of_small(kParallelRows * sharing_) -
+                      (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(sharing_);
+  const bool tries = may_draft_ && alone() && is_uncertain(DraftAcceptance::kNextParallel);
+  parallel_ = by_ == By::kParallel && (lost < 0 || (tries && take(lost)));
   // Not where no draft would be made: then nothing would be learned.
   const double next = std::max(rate(DraftAcceptance::next(DraftAcceptance::kAfterAll)),
                                rate(DraftAcceptance::next(DraftAcceptance::kAfterSome)));
@@ -177,8 +190,13 @@ double DraftStopping::gain_of_small(double next, float parallel) const {
 
 double DraftStopping::gain_of_known(int token) const { return all_accepted_ * rate(token) - row(); }
 
+int DraftStopping::context() const {
+  if (drafts_.empty()) return after_;
+  return drafts_.back() == kForced ? DraftAcceptance::kAfterAll : drafts_.back();
+}
+
 DraftStopping::Next DraftStopping::next(Matched by, float parallel) {
-  const auto count = static_cast<int>(drafts_.size());
+  const int count = static_cast<int>(drafts_.size()) - forced_;
   if (count >= most_) return Next::kStop;
   if (trial_ > 0 && count == 0) return Next::kSmall;
   const bool may_draft = may_draft_ && count < kMostOfSmall;
@@ -193,6 +211,10 @@ DraftStopping::Next DraftStopping::next(Matched by, float parallel) {
     }
   }
   if (small >= 0) return Next::kSmall;
+  // An estimate that a few rejections made too low would else remain: no draft would correct it.
+  const bool tries =
+      may_draft && count == 0 && best_ > 0 && is_uncertain(DraftAcceptance::next(context()));
+  if (tries && take(-small / best_)) return Next::kSmall;
   // Explores: the acceptance of drafts that are never made is unknown.
   const bool possible = by.tokens > 0 || (may_draft && count > 0);
   if (!possible || further_ || shared_.since_further < DraftStats::kFurther) return Next::kStop;
@@ -239,11 +261,21 @@ bool DraftStopping::add_parallel(float max_prob, float least) {
 
 void DraftStopping::add_lookup(Matched by) { add(DraftAcceptance::lookup(by, continues_copy())); }
 
+void DraftStopping::add_forced() {
+  all_accepted_ *= kForcedAccepted;
+  drafts_.push_back(kForced);
+  ++forced_;
+}
+
 void DraftStopping::end_round(int accepted) {
   const auto drafts = static_cast<int>(drafts_.size());
   int context = after_;
   for (int i = 0; i <= std::min(accepted, drafts - 1); ++i) {
     const int token = drafts_[static_cast<size_t>(i)];
+    if (token == kForced) {
+      context = DraftAcceptance::kAfterAll;
+      continue;
+    }
     observe(token, i < accepted);
     if (DraftAcceptance::is_small(token)) observe(DraftAcceptance::next(context), i < accepted);
     if (DraftAcceptance::is_parallel(token)) {
@@ -252,8 +284,12 @@ void DraftStopping::end_round(int accepted) {
     context = token;
   }
   if (may_draft_) shared_.with_small = rounds_with_small();
-  RecentRounds& mode = may_draft_ ? shared_.with_small : shared_.without_small;
-  mode.observe({1, accepted + 1.0, 1.0 * drafts, 1.0 * passes_, 1.0 * pass_rows_});
+  // As if nothing had been forced: other requests have no such drafts.
+  if (drafts > forced_ || forced_ == 0) {
+    RecentRounds& mode = may_draft_ ? shared_.with_small : shared_.without_small;
+    const double tokens = std::max(0, accepted - forced_) + 1;
+    mode.observe({1, tokens, 1.0 * (drafts - forced_), 1.0 * passes_, 1.0 * pass_rows_});
+  }
   after_ = accepted == drafts ? DraftAcceptance::kAfterAll : DraftAcceptance::kAfterSome;
   made_ += accepted + 1;
   ++shared_.since_further;

@@ -28,6 +28,7 @@ class DraftStopping {
   static constexpr double kMemory = 0.98, kSharedMemory = 0.995;  // of a draft
   static constexpr int kMostOfSmall = 12;    // drafts of a round; look-ups may be longer
   static constexpr double kExplored = 0.01;  // share of the time for drafts that do not seem to pay
+  static constexpr int kForced = -1;         // the class of forced drafts, which is not observed
 
   // What drafts by.
   enum class By : uint8_t {
@@ -65,6 +66,8 @@ class DraftStopping {
   // Adds a parallel token that no further pass confirmed. False: likewise.
   bool add_parallel(float max_prob, float least = 0);
   void add_lookup(Matched by);
+  // Adds a token that a constraint forces. REQUIRES: all others before it are forced, too.
+  void add_forced();
   // The round has only the first `drafts` of those that were added.
   void drop_to(int drafts) { drafts_.resize(static_cast<size_t>(drafts)); }
 
@@ -81,11 +84,14 @@ class DraftStopping {
   double catch_up() const;  // seconds
   void use_small(bool on);
   bool explores_small(double without);
+  bool alone() const;
+  bool is_uncertain(int event) const;
   bool take(double seconds);  // out of the time to explore
   double row() const;
   double gain_of_small(double next, float parallel) const;  // next: probability of its token
   double gain_of_known(int token) const;                    // of a draft that costs only its row
-  int context() const { return drafts_.empty() ? after_ : drafts_.back(); }
+  // What the small model's next token follows: a class, or the previous round.
+  int context() const;
   bool continues_copy() const {
     return !drafts_.empty() && !DraftAcceptance::is_small(drafts_.back());
   }
@@ -105,7 +111,8 @@ class DraftStopping {
   double best_ = 0;          // tokens per second; 0: unknown, or nothing takes time
   double sharing_ = 1;       // requests whose drafts share a batch of the small model
   double others_ = 0;        // rows of the large batch: those of the other requests
-  std::vector<int> drafts_;  // classes of DraftAcceptance
+  int forced_ = 0;           // of these drafts
+  std::vector<int> drafts_;  // classes of DraftAcceptance, or kForced
   double all_accepted_ = 1;  // probability
   int passes_ = 0;           // of the small model
   int pass_rows_ = 0;        // of these

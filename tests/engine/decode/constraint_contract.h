@@ -123,8 +123,9 @@ inline void expect_legal(const Recorder& r, const CaseConstraint& c, TokenConstr
 
 struct Outcome {
   int64_t cases = 0, dead = 0, preempted = 0, cancelled = 0, drafted = 0;
-  int64_t forced = 0;  // tokens that the constraint proposed
-  int64_t late = 0;    // answers that waited for a constraint
+  int64_t forced = 0;    // tokens that the constraint proposed
+  int64_t followed = 0;  // of these, with another draft behind it in the same round
+  int64_t late = 0;      // answers that waited for a constraint
 };
 
 // `use` gives a request its method.
@@ -203,8 +204,13 @@ inline Outcome expect_constrained_ar(const MethodCase& method, int n,
       seen.dead += !p.ar->end.status.ok();
       seen.preempted += p.method->end.stats.preemptions;
       seen.drafted += p.method->end.stats.small_tokens;
+      Source before = Source::kLarge;
       for (const Emitted& e : p.method->emitted) {
-        seen.forced += e.provenance.proposed == Source::kGrammar;
+        const Source by = e.provenance.proposed;
+        seen.forced += by == Source::kGrammar;
+        // The last token of a round is the large model's.
+        seen.followed += before == Source::kGrammar && by != before && by != Source::kLarge;
+        before = by;
       }
       if (absl::IsCancelled(p.method->end.status)) {
         ++seen.cancelled;

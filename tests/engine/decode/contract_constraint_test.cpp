@@ -11,6 +11,7 @@ TEST(ContractConstraint, Speculative) {
   EXPECT_GT(seen.cancelled, cases(50));
   EXPECT_GT(seen.drafted, cases(2000));
   EXPECT_GT(seen.forced, cases(500));
+  EXPECT_GT(seen.followed, 0);
 }
 
 TEST(ContractConstraint, SpeculativeByRatio) {
@@ -21,6 +22,7 @@ TEST(ContractConstraint, Ngram) {
   const Outcome seen = expect_constrained_ar(ngram_case(), 1600);
   EXPECT_GT(seen.drafted, cases(200));
   EXPECT_GT(seen.forced, cases(200));
+  EXPECT_GT(seen.followed, 0);
 }
 
 TEST(ContractConstraint, Bild) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/decode/autoregressive.h"
@@ -216,8 +217,7 @@ TEST(Load, DraftsThatFailCostAtMostTwoPercent) {
 }
 
 // Up to so many drafts while the small model is sure, with nothing to look up. Means of three
-// servers, as chance decides how one begins. Where the best setting gains little, auto may miss
-// that.
+// servers, as chance decides how one begins.
 TEST(Load, TheDefaultIsAsFastAsTheBestFixedSetting) {
   for (const int masks : {1, 0}) {
     for (const double agreement : some<double>({0.6, 0.82, 0.95})) {
@@ -244,7 +244,7 @@ TEST(Load, TheDefaultIsAsFastAsTheBestFixedSetting) {
       const double automatic = mean([&] { return automatic_of(load, masks); });
       std::printf("agreement %.2f, %d masks: %.1f of the best fixed setting's %.1f tokens/s\n",
                   agreement, masks, automatic, best);
-      EXPECT_GT(automatic, (agreement < 0.8 ? 0.94 : 0.97) * best);
+      EXPECT_GT(automatic, (0.97) * best);
     }
   }
 }
@@ -254,10 +254,10 @@ TEST(Load, RequestsStayInStep) {
   EXPECT_GE(automatic_of(load_of(4), 1).requests_per_batch, 3.5);
 }
 
-// A server that begins with the statistics of the one before it drafts in its first request as that
-// one did in its last. Without them it drafts otherwise.
-TEST(Load, ARestartedServerBeginsAsTheOneBeforeItEnded) {
-  double restarted = 0, cold = 0;  // differences of the numbers of drafts
+// A server that begins with the saved statistics of another drafts in its first request as that one
+// would. Without them it drafts otherwise.
+TEST(Load, ARestartedServerGoesOnAsTheOneBeforeItWould) {
+  int different = 0;
   for (const double agreement : {0.82, 0.5}) {
     for (const int masks : {1, 0}) {
       Load load = load_of(1);
@@ -265,30 +265,26 @@ TEST(Load, ARestartedServerBeginsAsTheOneBeforeItEnded) {
       const auto stats = std::make_shared<AcceptanceStats>();
       const Served old = automatic_of(load, masks, stats);
       const auto& [last, before] = *old.requests.rbegin();
+      const auto restored = std::make_shared<AcceptanceStats>();
+      ASSERT_TRUE(restore(numbers_of(stats->drafts), &restored->drafts));
 
       load.first_request = last;
       load.warm = 0;
       load.measured = 2 * before.seconds + 1;
       const Served anew = automatic_of(load, masks);
-      const auto restored = std::make_shared<AcceptanceStats>();
-      ASSERT_TRUE(restore(numbers_of(stats->drafts), &restored->drafts));
       load.learned = old.learned;
+      const Served goes_on = automatic_of(load, masks, stats);
       const Served again = automatic_of(load, masks, restored);
-      ASSERT_TRUE(old.right && anew.right && again.right);
+      ASSERT_TRUE(old.right && anew.right && goes_on.right && again.right);
 
-      const auto drafts_of = [last](const Served& served) {
-        return static_cast<double>(served.requests.at(last).stats.draft_tokens);
-      };
-      std::printf(
-          "first request: %.2f s and %.0f drafts; restarted %.2f and %.0f, cold %.2f and %.0f\n",
-          before.seconds, drafts_of(old), again.requests.at(last).seconds, drafts_of(again),
-          anew.requests.at(last).seconds, drafts_of(anew));
-      EXPECT_NEAR(again.requests.at(last).seconds, before.seconds, 0.05 * before.seconds);
-      restarted += std::abs(drafts_of(again) - drafts_of(old));
-      cold += std::abs(drafts_of(anew) - drafts_of(old));
+      const auto& [expected, got, cold] =
+          std::tie(goes_on.requests.at(last), again.requests.at(last), anew.requests.at(last));
+      EXPECT_DOUBLE_EQ(got.seconds, expected.seconds);
+      EXPECT_EQ(got.stats.draft_tokens, expected.stats.draft_tokens);
+      different += cold.stats.draft_tokens != expected.stats.draft_tokens;
     }
   }
-  EXPECT_LT(2 * restarted, cold);
+  EXPECT_GE(different, 3);
 }
 
 }  // namespace

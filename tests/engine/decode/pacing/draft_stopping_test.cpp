@@ -317,6 +317,56 @@ TEST(DraftStopping, BeginsWhereOneDraftPaysAndTwoWouldNot) {
   EXPECT_TRUE(stopping.may_draft());
 }
 
+// In each other round, a copy is accepted. In the others, half of the small model's first drafts
+// are rejected, and all later ones would be accepted. Without trials the estimate would remain too
+// low for any draft.
+TEST(DraftStopping, ABadStartIsCorrected) {
+  const Device device({0.2, 0.05});
+  DraftStopping stopping(8, nullptr, By::kSmall);
+  int drafts = 0, late = 0;
+  for (int round = 0; round < 400; ++round) {
+    stopping.begin_round(device.round(2000));
+    int accepted = 0;
+    if (round % 2 == 0) {
+      while (accepted < 3 && stopping.next(40) == DraftStopping::Next::kLookup) {
+        stopping.add_lookup(40);
+        ++accepted;
+      }
+    } else if (stopping.next(0) == DraftStopping::Next::kSmall) {
+      stopping.observe_pass(1);
+      if (stopping.add_small(0.8F)) accepted = ++drafts > 10 || drafts % 2 == 0;
+      late += round >= 200;
+    }
+    stopping.end_round(accepted);
+  }
+  EXPECT_GT(late, 80);
+}
+
+TEST(DraftStopping, ForcedDraftsAreFollowedByOthersAndNotJudged) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  DraftStopping stopping(64, stats, By::kSmall);
+  const Device device({0.2, 0.05});
+  RecentRounds before;
+  for (const int forced : {0, 3, 3}) {
+    before = stats->drafts.with_small;
+    stopping.begin_round(device.round(1000));
+    for (int i = 0; i < forced; ++i) stopping.add_forced();
+    ASSERT_EQ(stopping.next(0), DraftStopping::Next::kSmall);
+    stopping.observe_pass(1 + forced);
+    ASSERT_TRUE(stopping.add_small(0.995F));
+    EXPECT_EQ(stopping.next(40), DraftStopping::Next::kLookup);
+    stopping.add_lookup(40);
+    stopping.end_round(forced + 2);
+  }
+  const DraftAcceptance& seen = stats->drafts.acceptance;
+  EXPECT_EQ(seen.observations(DraftAcceptance::small(0.995F)), 3);
+  EXPECT_EQ(seen.observations(DraftAcceptance::next(DraftAcceptance::kAfterAll)), 3);
+  EXPECT_EQ(seen.observations(DraftAcceptance::lookup(40, false)), 3);
+  const RecentRounds& rounds = stats->drafts.with_small;
+  EXPECT_DOUBLE_EQ(rounds.drafts, 2 + RecentRounds::kMemory * before.drafts);
+  EXPECT_DOUBLE_EQ(rounds.tokens, 3 + RecentRounds::kMemory * before.tokens);
+}
+
 // A prompt that the small model reads once.
 TEST(DraftStopping, MissedTextIsNoCostOfARound) {
   const auto stats = std::make_shared<AcceptanceStats>();
