@@ -559,7 +559,7 @@ def dashboard():
 
 
 def main(arguments):
-    text = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(dashboard(), ensure_ascii=False, separators=(",", ":")) + "\n"
     if arguments == ["--check"]:
         wrong = [file for file in (FILE, CHART) if file.read_text("utf-8") != text]
         for file in wrong:
