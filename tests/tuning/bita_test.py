@@ -11,6 +11,7 @@ from tuning import (
     adapter_file,
     bita,
     bita_ablation,
+    bita_answers,
     bita_page,
     bita_trees,
     frozen_model,
@@ -309,3 +310,32 @@ def test_a_page_lists_all_trainings_and_the_end_of_the_last(tmp_path):
     assert f"| spine, k = 2 | {trees[0]['rows']} | {figures} |" in page
     kept = next(line for line in page.splitlines() if line.startswith("| chat | "))
     assert sum(map(int, kept.split("|")[2:-1])) in range(98, 103), "percent"
+
+
+def test_fewer_answers_are_a_part_of_more(written):
+    parts = bita_answers.nested(written, [16, 32, 64], seed=1)
+    assert [len(part) for part in parts.values()] == [16, 32, 64]
+    for few, more in ((16, 32), (32, 64)):
+        assert parts[more][:few] == parts[few]
+    assert parts[16] != written[:16], "a random part"
+
+
+def test_each_number_of_answers_is_trained_once(frozen, written, tmp_path, monkeypatch):
+    held_out = {"text": written[56:]}
+
+    def of(count, steps):
+        part = bita_answers.nested(written[:56], [count], 1)[count]
+        return bita_answers.trained(frozen, SETTINGS, part, held_out, steps, tmp_path)
+
+    found = {16: of(16, 60), 48: of(48, 60)}
+    assert found[16]["tokens"] == 16 * 12
+    table = bita_answers.curve_table(found, SETTINGS.masks, 60, 8)
+    assert "| 16 | 192 | 30.0 |" in table and "| 48 | 576 | 10.0 |" in table
+    assert "text: efficient, k = 5" in table
+    tree = bita_trees.tree("efficient", SETTINGS.masks, 5)
+    mean, _ = bita_trees.tokens_per_pass(tree, found[48]["ranks"]["text"])
+    assert f"| {mean:.2f} ± " in table and mean > 2
+    monkeypatch.setattr(bita.Training, "learn", None)  # a training would fail
+    again = of(16, 60)
+    for one, two in zip(found[16]["ranks"]["text"], again["ranks"]["text"], strict=True):
+        assert np.array_equal(one, two)
