@@ -13,6 +13,7 @@ MARKERS = {
     "bita.md": [
         "wall clock",
         "scripted masks",
+        "answers",
         "medusa",
         *(
             f"{name}-bita{part}"
@@ -49,6 +50,7 @@ MODULES = [
     "bench.peers.streams",
     "tests.attack.table",
     "tuning.bita_ablation",
+    "tuning.bita_answers",
     "tuning.bita_page",
     "tuning.conditioned_ablation",
     "tuning.conditioned_views",
