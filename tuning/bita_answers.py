@@ -1,9 +1,10 @@
 """Tokens per pass of BiTA's masks by the number of training answers (arXiv 2401.12522).
 
-    python -m tuning.bita_answers SmolLM2.gguf --answers 16 64 256 1024 --steps 160 --humaneval HumanEval.jsonl.gz --write
+    python -m tuning.bita_answers SmolLM2.gguf --adapter models/smollm2-135m-bita --humaneval HumanEval.jsonl.gz --write
 
-Each training has the same number of steps, and each smaller set of answers is a part of the next one. Held-out
-prompts are the same for all. Finished trainings are cached, so an interrupted run resumes.
+Each training has the same number of steps, and each smaller set of answers is a part of the next one. `--adapter` adds
+masks that were trained longer. Held-out prompts are the same for all. Finished trainings are cached, so an interrupted
+run resumes.
 """
 
 import argparse
@@ -19,16 +20,23 @@ import torch
 from measure import machine
 from measure.paths import ROOT
 from measure.report import put, table
-from tuning import bita, bita_prompts, bita_trees, corpus, frozen_model, medusa, own_answers
+from tuning import (
+    bita,
+    bita_prompts,
+    bita_trees,
+    corpus,
+    frozen_model,
+    mask_rows,
+    medusa,
+    own_answers,
+)
 from tuning.calibration import Sample
 from tuning.frozen_model import FrozenModel
 from tuning.schedule import Budget
 
 PAGE = ROOT / "docs" / "reports" / "bita.md"
 TREES = (("efficient", 5), ("spine", 2), ("chain", 1))
-FUNCTIONS = (
-    4  # one prompt in this many is a function with its docstring, the others are pieces of code
-)
+FUNCTIONS = 4  # one prompt in this many is a function with its docstring, the others pieces of code
 SETTINGS = bita.Settings(
     new_tokens=64,
     samples_per_batch=8,
@@ -53,8 +61,8 @@ def trained(
     steps: int,
     work: Path,
 ) -> dict:
-    """Minutes and tokens of a training, and ranks of held-out answers by text; from its file in `work` if it has
-    finished."""
+    """Tokens, views and minutes of a training, and ranks of held-out answers by text; from its file in `work` if it
+    has finished. A view is one answer in one step."""
     key = bita.identity(
         frozen, settings, samples, steps=steps, held_out=own_answers.lists(held_out)
     )
@@ -66,6 +74,7 @@ def trained(
         training.save()
         found = {
             "tokens": sum(len(s.output) for s in samples),
+            "views": steps * settings.samples_per_batch,
             "minutes": training.seconds / 60,
             "ranks": {
                 text: [r.tolist() for r in bita.held_out_ranks(frozen.model, training.own, some)]
@@ -81,12 +90,25 @@ def trained(
     return found
 
 
-def curve_table(found: dict[int, dict], masks: int, steps: int, batch: int) -> str:
-    """`found`: of trained(), by answers."""
+def shipped(frozen: FrozenModel, adapter: Path, held_out: dict[str, list[Sample]]) -> dict:
+    """As trained(), of an adapter with its training.json."""
+    own = mask_rows.shipped(frozen.model, adapter)
+    last = json.loads((adapter / "training.json").read_text())
+    trainings = [*last.get("earlier", []), last]
+    return {
+        "tokens": sum(t["tokens"] for t in trainings),
+        "views": sum(t["steps"] * t["settings"]["samples_per_batch"] for t in trainings),
+        "minutes": sum(t["minutes"] for t in trainings),
+        "ranks": {t: bita.held_out_ranks(frozen.model, own, some) for t, some in held_out.items()},
+    }
+
+
+def curve_table(found: dict[str, dict], masks: int) -> str:
+    """`found`: of trained() or shipped(), by name."""
     texts = list(next(iter(found.values()))["ranks"])
     rows = []
-    for count, one in found.items():
-        cells = [str(count), f"{one['tokens']:,}", f"{steps * batch / count:.1f}"]
+    for name, one in found.items():
+        cells = [name, f"{one['tokens']:,}", f"{one['views']:,}"]
         for text in texts:
             for kind, candidates in TREES:
                 tree = bita_trees.tree(kind, masks, candidates)
@@ -94,7 +116,7 @@ def curve_table(found: dict[int, dict], masks: int, steps: int, batch: int) -> s
                 cells.append(f"{mean:.2f} ± {error:.2f}")
         rows.append(cells)
     names = [f"{kind}, k = {candidates}" for kind, candidates in TREES]
-    head = ["answers", "tokens", "epochs", *(f"{t}: {name}" for t in texts for name in names)]
+    head = ["answers", "tokens", "views", *(f"{t}: {name}" for t in texts for name in names)]
     return table(head, rows)
 
 
@@ -104,7 +126,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
     parser.add_argument("--answers", type=int, nargs="+", default=[16, 64, 256, 1024])
-    parser.add_argument("--steps", type=int, default=160, help="of each training")
+    parser.add_argument("--steps", type=int, default=100, help="of each training")
+    parser.add_argument("--adapter", type=Path, help="masks of this model: a further row")
     parser.add_argument("--checked", type=int, default=48, help="held-out prompts of each sort")
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
     parser.add_argument("--humaneval", type=Path, help="HumanEval.jsonl.gz: held-out prompts too")
@@ -137,7 +160,9 @@ def main(arguments: list[str] | None = None) -> None:
     found = {}
     for count, part in nested(samples, counts, settings.seed).items():
         print(f"{count} answers", flush=True)
-        found[count] = trained(frozen, settings, part, held_out, given.steps, given.work)
+        found[str(count)] = trained(frozen, settings, part, held_out, given.steps, given.work)
+    if given.adapter:
+        found[f"of {given.adapter.name}"] = shipped(frozen, given.adapter, held_out)
     minutes = ", ".join(f"{one['minutes']:.0f}" for one in found.values())
     command = " ".join(sys.argv[1:]).replace(str(Path.home()), "~")
     conditions = [
@@ -149,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
         ["minutes", minutes],
         ["held-out", f"{given.checked} prompts of each sort, {settings.new_tokens} tokens"],
     ]
-    curve = curve_table(found, settings.masks, given.steps, settings.samples_per_batch)
+    curve = curve_table(found, settings.masks)
     text = f"{curve}\n\n{table(['condition', ''], conditions)}"
     print(text)
     if given.write:
