@@ -152,9 +152,22 @@ def test_the_table_has_shares_with_their_errors():
     slow = [Solved([1, 3], 2.0, False) for _ in range(4)]
     text = humaneval.table([Result(AR, solved), Result(WAYS[1], slow)], 0.8)
     assert "| autoregressive | 75.0 ± 21.7 % | 2.0 | 1.00 | 4 of 4 |" in text
-    assert "| small model alone | 0.0 ± 0.0 % | 1.0 | 0.50 | 0 of 4 |" in text
+    assert "| small model alone | 0.0 ± 0.0 % | 1.0 | 0.50 (0.50-0.50) | 0 of 4 |" in text
     assert text.startswith("Temperature 0.8, one seed")
     assert humaneval.table([Result(AR, solved)], 1, 0.8).startswith("Temperature 1, top p 0.8,")
+
+
+def test_the_interval_of_a_speed_up_pairs_the_problems():
+    # Problems of very different lengths, each in half of the time or in the same.
+    ar = Result(AR, [Solved([1] * n, n, True) for n in (10, 20, 40, 80)])
+    twice = Result(WAYS[1], [Solved([1] * n, n / 2, True) for n in (10, 20, 40, 80)])
+    assert twice.speed_up(ar) == pytest.approx((2, 2, 2))
+    mixed = Result(WAYS[1], [Solved([1] * n, n / (1 + i % 2), True) for i, n in enumerate([20] * 8)])
+    even = Result(AR, [Solved([1] * 20, 20, True) for _ in range(8)])
+    ratio, least, most = mixed.speed_up(even)
+    assert ratio == pytest.approx(4 / 3)
+    assert 1 <= least < 4 / 3 < most <= 2
+    assert mixed.speed_up(even) == (ratio, least, most)  # a fixed seed
 
 
 def test_missing_parts_are_reported(monkeypatch, tmp_path, capsys):

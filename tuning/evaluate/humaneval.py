@@ -57,6 +57,7 @@ deployments {{ name: "early" large: "large" bild {{ early_exit_layer: {early} }}
 """
 # Mask tokens: a pass of the small model drafts more than one token.
 MASKS = ROOT / "models" / "qwen2.5-coder-0.5b-bita"
+RESAMPLED = 2000  # samples of the bootstrap
 EARLY = 21  # of 28 layers: as small model of early exit, with the large one's own output matrix
 
 
@@ -242,6 +243,22 @@ class Result:
     def equal(self, ar: "Result") -> int:
         return sum(a.equals(b) for a, b in zip(self.solved, ar.solved, strict=True))
 
+    def speed_up(self, ar: "Result") -> tuple[float, float, float]:
+        """Speed relative to AR's, and its 95 % interval by a paired bootstrap over problems."""
+        pairs = [
+            (len(s.tokens) or s.count, s.seconds, len(a.tokens), a.seconds)
+            for s, a in zip(self.solved, ar.solved, strict=True)
+        ]
+
+        def ratio(pairs: Sequence[tuple[int, float, int, float]]) -> float:
+            tokens, seconds, of_ar, seconds_of_ar = map(sum, zip(*pairs, strict=True))
+            return tokens / seconds / (of_ar / seconds_of_ar)
+
+        drawn = random.Random(0)
+        resampled = sorted(ratio(drawn.choices(pairs, k=len(pairs))) for _ in range(RESAMPLED))
+        outside = RESAMPLED * 25 // 1000
+        return ratio(pairs), resampled[outside], resampled[-1 - outside]
+
 
 def write_config(folder: str, small_dtype: str, cached: bool = True) -> Path:
     path = Path(folder) / "humaneval.textproto"
@@ -405,14 +422,16 @@ def table(results: Sequence[Result], temperature: float, top_p: float = 1) -> st
     count = len(ar.solved)
     peers = any(r.way.peer for r in results)
     lines = [
-        f"| method | pass@1 of {count} | tokens/s | × AR | equal to AR |"
+        f"| method | pass@1 of {count} | tokens/s | × AR (95 %) | equal to AR |"
         + (" settings |" if peers else ""),
         "|---|---:|---:|---:|---:|" + ("---|" if peers else ""),
     ]
     for r in results:
+        ratio, least, most = r.speed_up(ar)
+        interval = "" if r is ar or count == 1 else f" ({least:.2f}-{most:.2f})"
         lines.append(
             f"| {r.way.name} | {100 * r.share:.1f} ± {100 * r.error:.1f} % | {r.speed:.1f} "
-            f"| {r.speed / ar.speed:.2f} | {r.equal(ar)} of {count} |"
+            f"| {ratio:.2f}{interval} | {r.equal(ar)} of {count} |"
             + (f" {r.way.settings.shown} |" if peers else "")
         )
     return f"{kind_of(temperature, top_p)}\n\n" + "\n".join(lines)
