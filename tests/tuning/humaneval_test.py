@@ -162,7 +162,9 @@ def test_the_interval_of_a_speed_up_pairs_the_problems():
     ar = Result(AR, [Solved([1] * n, n, True) for n in (10, 20, 40, 80)])
     twice = Result(WAYS[1], [Solved([1] * n, n / 2, True) for n in (10, 20, 40, 80)])
     assert twice.speed_up(ar) == pytest.approx((2, 2, 2))
-    mixed = Result(WAYS[1], [Solved([1] * n, n / (1 + i % 2), True) for i, n in enumerate([20] * 8)])
+    mixed = Result(
+        WAYS[1], [Solved([1] * n, n / (1 + i % 2), True) for i, n in enumerate([20] * 8)]
+    )
     even = Result(AR, [Solved([1] * 20, 20, True) for _ in range(8)])
     ratio, least, most = mixed.speed_up(even)
     assert ratio == pytest.approx(4 / 3)

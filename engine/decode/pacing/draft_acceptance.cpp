@@ -11,9 +11,10 @@ constexpr std::array<float, DraftAcceptance::kConfidences - 1> kBounds = {
     0.15F, 0.3F, 0.45F, 0.6F, 0.75F, 0.85F, 0.92F, 0.97F, 0.99F};
 constexpr std::array<double, DraftAcceptance::kParallel> kPriors = {
     0.08, 0.22, 0.37, 0.52, 0.67, 0.8, 0.88, 0.94, 0.98, 0.99,
-    // First tokens of copies, by the match, then further ones.
-    0.3, 0.45, 0.5, 0.65, 0.65, 0.75, 0.85, 0.5, 0.7, 0.75, 0.85,  //
-    0.5, 0.7, 0.8, 0.85, 0.93, 0.94, 0.97, 0.6, 0.8, 0.92, 0.96};
+    // First tokens of copies, by the match, then further ones. Those of long matches are low,
+    // because a rejected copy costs many rows and is one observation, and an accepted one is many.
+    0.3, 0.45, 0.5, 0.6, 0.6, 0.65, 0.7, 0.5, 0.6, 0.65, 0.7,  //
+    0.5, 0.7, 0.8, 0.8, 0.85, 0.85, 0.88, 0.6, 0.8, 0.85, 0.85};
 constexpr double kNextPrior = 0.7, kNextParallelPrior = 0.5;
 constexpr double kParallelShare = 0.8;  // of the model's own token with the same confidence
 

@@ -32,6 +32,7 @@ class DraftAcceptance {
   static int lookup(Matched by, bool continues_copy);  // REQUIRES: by.tokens > 0
   static int parallel(float confidence) { return kParallel + small(confidence); }
   static bool is_small(int token) { return token < kConfidences; }
+  static bool is_copied(int token) { return token >= kConfidences && token < kParallel; }
   static bool is_parallel(int token) { return token >= kParallel && token < kTokens; }
   // The small model's next token, before its pass: by the token before it, or by the previous
   // round.

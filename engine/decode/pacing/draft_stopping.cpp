@@ -19,8 +19,10 @@ constexpr double kSmallShare = 0.3;
 constexpr int kUnread = 2;
 // A pass with a mask runs a row, a parallel token, and a mask behind each.
 constexpr double kParallelRows = 4;
-constexpr double kMostUnspent = 64;    // DraftStats::unspent, at most
-constexpr double kAnswers = 1.0 / 16;  // weight of an answer in the mean length
+constexpr double kMostUnspent = 64;  // DraftStats::unspent, at most
+// Tokens of an answer, before the first one, and weights of the first one and of each other one in
+// the mean: the first one may be short by chance.
+constexpr double kExpectedAnswer = 128, kFirstAnswer = 1.0 / 2, kAnswers = 1.0 / 8;
 // Weight of the expected rounds, in observed ones.
 constexpr double kExpected = 4;
 // Of a forced draft. The model may write the same characters as other tokens.
@@ -40,8 +42,9 @@ DraftStopping::~DraftStopping() {
   use_small(false);
   --shared_.streams;
   if (made_ == 0) return;
-  const double weight = shared_.answer > 0 ? kAnswers : 1;
-  shared_.answer += weight * (made_ - shared_.answer);
+  const bool first = shared_.answer <= 0;
+  if (first) shared_.answer = kExpectedAnswer;
+  shared_.answer += (first ? kFirstAnswer : kAnswers) * (made_ - shared_.answer);
 }
 
 void DraftStopping::use_small(bool on) {
@@ -76,16 +79,28 @@ double DraftStopping::tokens_per_second(const RecentRounds& r) const {
 // best for the small model's expected acceptance: another number may not pay where that one does.
 RecentRounds DraftStopping::rounds_with_small() const {
   if (shared_.with_small.rounds >= 1) return shared_.with_small;
-  const double next = shared_.acceptance.rate(DraftAcceptance::next(DraftAcceptance::kAfterAll));
+  const DraftAcceptance& acceptance = shared_.acceptance;
+  const double next = acceptance.rate(DraftAcceptance::next(DraftAcceptance::kAfterAll));
+  const double parallel = acceptance.rate(DraftAcceptance::kNextParallel);
   RecentRounds best, expected{1, 1, 0, 0, 0};
   double fastest = 0, accepted = 1;
-  for (int drafts = 1; drafts <= std::min(most_, kMostOfSmall); ++drafts) {
+  bool faster = true;
+  const auto consider = [&](const RecentRounds& rounds) {
+    const double speed = tokens_per_second(rounds);
+    if (speed <= fastest) return;
+    fastest = speed;
+    best = rounds;
+    faster = true;
+  };
+  for (int drafts = 1; faster && drafts <= std::min(most_, kMostOfSmall); ++drafts) {
+    faster = false;
     accepted *= next;
     expected.add({0, accepted, 1, 1, 1});
-    const double speed = tokens_per_second(expected);
-    if (speed <= fastest) break;
-    fastest = speed;
-    best = expected;
+    consider(expected);
+    if (by_ != By::kParallel || drafts == most_) continue;
+    RecentRounds with_masks = expected;  // and a parallel token as the last draft
+    with_masks.add({0, accepted * parallel, 1, 0, (kParallelRows - 1) * drafts});
+    consider(with_masks);
   }
   best.scale(kExpected);
   return best;
@@ -122,7 +137,7 @@ void DraftStopping::begin_round(const Round& round) {
   forced_ = 0;
   all_accepted_ = 1;
   passes_ = pass_rows_ = of_pass_ = 0;
-  further_ = false;
+  further_ = goes_on_ = false;
   const BatchTime* const time = now_.large.time;
   const bool could = by_ != By::kLookup;
   best_ = 0;
@@ -150,9 +165,24 @@ void DraftStopping::begin_round(const Round& round) {
   const double next = std::max(rate(DraftAcceptance::next(DraftAcceptance::kAfterAll)),
                                rate(DraftAcceptance::next(DraftAcceptance::kAfterSome)));
   const bool drafts = pays(with, without) && gain_of_small(next, 0) >= 0;
-  use_small(could && (drafts || explores_small(without)));
+  goes_on_ = !drafts && goes_on();
+  without_ = without;
+  use_small(could && (drafts || goes_on_ || explores_small(without)));
   sharing_ = std::max(1, shared_.drafting);
   if (!may_draft_) expect(shared_.without_small);
+}
+
+// A few rejections at the start do not show that the small model does not pay. It stays in use
+// until more rounds are known, or until it has lost the time to explore.
+bool DraftStopping::goes_on() const {
+  return may_draft_ && alone() && shared_.with_small.rounds < kCertain && shared_.unspent > 0;
+}
+
+// The time of this round beyond that of as many tokens without the small model.
+double DraftStopping::lost(int tokens) const {
+  double seconds = now_.large.time->seconds(1.0 + static_cast<double>(drafts_.size()));
+  if (passes_ > 0) seconds += passes_ * seconds_of_small(1.0 * pass_rows_ / passes_);
+  return seconds - tokens / without_;
 }
 
 // A trial of the small model, where it would pay if it were always right.
@@ -202,6 +232,7 @@ DraftStopping::Next DraftStopping::next(Matched by, float parallel) {
   const bool may_draft = may_draft_ && count < kMostOfSmall;
   const double probability = rate(DraftAcceptance::next(context()));
   const double small = may_draft ? gain_of_small(probability, parallel) : -1;
+  if (copies(drafts_.size()) >= most_copied_) by = {};
   if (by.tokens > 0) {
     const int token = DraftAcceptance::lookup(by, continues_copy());
     const double lookup = gain_of_known(token);
@@ -267,7 +298,27 @@ void DraftStopping::add_forced() {
   ++forced_;
 }
 
+// Look-ups among the first `drafts` drafts.
+int DraftStopping::copies(size_t drafts) const {
+  const auto end = drafts_.begin() + static_cast<ptrdiff_t>(std::min(drafts, drafts_.size()));
+  return static_cast<int>(std::count_if(drafts_.begin(), end, &DraftAcceptance::is_copied));
+}
+
+// A rejected copy costs many rows and is one observation. So copies begin short, and become longer
+// while their tokens are accepted. A short copy says nothing about longer ones.
+void DraftStopping::observe_copies(int accepted) {
+  if (2 * copies(drafts_.size()) <= most_copied_) return;
+  const int most = std::max(most_copied_ / 2, 2 * copies(static_cast<size_t>(accepted)));
+  most_copied_ = std::clamp(most, kLeastCopied, kMostCopied);
+}
+
 void DraftStopping::end_round(int accepted) {
+  // Before it is observed: the first round must not count twice.
+  if (may_draft_) shared_.with_small = rounds_with_small();
+  if (goes_on_) {
+    const double batches = lost(accepted + 1) / now_.large.time->seconds(1);
+    shared_.unspent = std::max(0.0, shared_.unspent - batches);
+  }
   const auto drafts = static_cast<int>(drafts_.size());
   int context = after_;
   for (int i = 0; i <= std::min(accepted, drafts - 1); ++i) {
@@ -283,7 +334,7 @@ void DraftStopping::end_round(int accepted) {
     }
     context = token;
   }
-  if (may_draft_) shared_.with_small = rounds_with_small();
+  observe_copies(accepted);
   // As if nothing had been forced: other requests have no such drafts.
   if (drafts > forced_ || forced_ == 0) {
     RecentRounds& mode = may_draft_ ? shared_.with_small : shared_.without_small;

@@ -12,6 +12,7 @@
 // uses the small model at all is decided in the same way for all that could.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -26,7 +27,9 @@ namespace tandem {
 class DraftStopping {
  public:
   static constexpr double kMemory = 0.98, kSharedMemory = 0.995;  // of a draft
-  static constexpr int kMostOfSmall = 12;    // drafts of a round; look-ups may be longer
+  static constexpr int kMostOfSmall = 12;  // drafts of a round; look-ups may be longer
+  // Look-ups of a round, at most: at the start of a request, and after accepted ones.
+  static constexpr int kLeastCopied = 4, kMostCopied = 64;
   static constexpr double kExplored = 0.01;  // share of the time for drafts that do not seem to pay
   static constexpr int kForced = -1;         // the class of forced drafts, which is not observed
 
@@ -83,6 +86,8 @@ class DraftStopping {
   bool pays(const RecentRounds& with, double without) const;
   double catch_up() const;  // seconds
   void use_small(bool on);
+  bool goes_on() const;
+  double lost(int tokens) const;  // seconds
   bool explores_small(double without);
   bool alone() const;
   bool is_uncertain(int event) const;
@@ -96,6 +101,8 @@ class DraftStopping {
     return !drafts_.empty() && !DraftAcceptance::is_small(drafts_.back());
   }
   void add(int token);
+  int copies(size_t drafts) const;
+  void observe_copies(int accepted);
 
   const int most_;
   const By by_;
@@ -105,6 +112,7 @@ class DraftStopping {
   int after_ = DraftAcceptance::kAfterAll;  // the previous round
   int trial_ = 0;                           // rounds left in which the small model drafts anyway
   int made_ = 0;                            // tokens
+  int most_copied_ = kLeastCopied;
 
   // This round.
   Round now_;
@@ -119,6 +127,8 @@ class DraftStopping {
   int of_pass_ = 0;          // tokens of the last one
   bool may_draft_ = false, parallel_ = false;
   bool further_ = false;  // one draft more than pays
+  bool goes_on_ = false;  // with the small model, which does not seem to pay
+  double without_ = 0;    // tokens per second without it
 };
 
 }  // namespace tandem

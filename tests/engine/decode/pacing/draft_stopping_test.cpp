@@ -317,9 +317,9 @@ TEST(DraftStopping, BeginsWhereOneDraftPaysAndTwoWouldNot) {
   EXPECT_TRUE(stopping.may_draft());
 }
 
-// In each other round, a copy is accepted. In the others, half of the small model's first drafts
-// are rejected, and all later ones would be accepted. Without trials the estimate would remain too
-// low for any draft.
+// Rounds alternate. In the first kind, a copy is accepted. In the second kind, the small model
+// makes a draft: half of the first ten are rejected, and all later ones would be accepted. Without
+// trials the estimate would remain too low for any draft.
 TEST(DraftStopping, ABadStartIsCorrected) {
   const Device device({0.2, 0.05});
   DraftStopping stopping(8, nullptr, By::kSmall);
@@ -381,6 +381,117 @@ TEST(DraftStopping, MissedTextIsNoCostOfARound) {
   stopping.end_round(1);
   const RecentRounds& rounds = stats->drafts.with_small;
   EXPECT_LT(rounds.small_rows, 2 * rounds.small_passes);
+}
+
+// A copy that the large model rejects costs at most a few rows, also where its match is long.
+TEST(DraftStopping, CopiesBecomeLongerWhileTheyAreAccepted) {
+  DraftStopping stopping(64, nullptr, By::kLookup);
+  const Device device({0.3, 0.01});
+  const auto copied = [&](int accepted) {  // -1: all
+    stopping.begin_round(device.round(10'000));
+    int drafts = 0;
+    for (; stopping.next(40) == DraftStopping::Next::kLookup; ++drafts) stopping.add_lookup(40);
+    stopping.end_round(accepted < 0 ? drafts : std::min(accepted, drafts));
+    return drafts;
+  };
+  EXPECT_EQ(copied(0), 4);
+  EXPECT_EQ(copied(-1), 4);
+  EXPECT_EQ(copied(-1), 8);
+  EXPECT_EQ(copied(-1), 16);
+  EXPECT_EQ(copied(12), 32);
+  EXPECT_EQ(copied(-1), 24);
+  EXPECT_EQ(copied(-1), 48);
+  EXPECT_EQ(copied(-1), 64);
+  EXPECT_EQ(copied(-1), 64);
+  EXPECT_EQ(copied(0), 64);
+  EXPECT_EQ(copied(-1), 32);
+}
+
+// With mask tokens, two drafts cost one pass.
+TEST(DraftStopping, ExpectsDraftsOfMaskTokens) {
+  const Device device({0.66, 0.05});
+  const auto drafts = [&](By by) {
+    const auto stats = std::make_shared<AcceptanceStats>();
+    stats->drafts.unspent = 0;  // no trials
+    DraftStopping stopping(8, stats, by);
+    stopping.begin_round(device.round(kLength));
+    return stopping.may_draft();
+  };
+  EXPECT_FALSE(drafts(By::kSmall));
+  EXPECT_TRUE(drafts(By::kParallel));
+}
+
+// The rounds that were expected do not change with the result of the first one.
+TEST(DraftStopping, TheFirstRoundCountsOnce) {
+  const Device device({0.2, 0.05});
+  std::vector<RecentRounds> after;
+  for (const int accepted : {0, 1}) {
+    const auto stats = std::make_shared<AcceptanceStats>();
+    DraftStopping stopping(8, stats, By::kSmall);
+    stopping.begin_round(device.round(kLength));
+    ASSERT_EQ(stopping.next(0), DraftStopping::Next::kSmall);
+    stopping.observe_pass(1);
+    ASSERT_TRUE(stopping.add_small(0.9F));
+    stopping.end_round(accepted);
+    after.push_back(stats->drafts.with_small);
+  }
+  EXPECT_DOUBLE_EQ(after[1].tokens - after[0].tokens, 1);
+  EXPECT_DOUBLE_EQ(after[1].drafts, after[0].drafts);
+}
+
+// The first drafts are rejected, and all later ones would be accepted.
+TEST(DraftStopping, AFewRejectionsAtTheStartDoNotEndTheUseOfTheSmallModel) {
+  const Device device({0.3, 0.05});
+  const auto stats = std::make_shared<AcceptanceStats>();
+  DraftStopping stopping(8, stats, By::kSmall);
+  int off = 0;
+  for (int round = 0; round < 40; ++round) {
+    stopping.begin_round(device.round(2000));
+    off += stopping.may_draft() ? 0 : 1;
+    int drafts = 0;
+    while (stopping.next(0) == DraftStopping::Next::kSmall) {
+      stopping.observe_pass(1);
+      if (!stopping.add_small(0.9F)) break;
+      ++drafts;
+    }
+    stopping.end_round(round < 4 ? 0 : drafts);
+  }
+  EXPECT_EQ(off, 0);
+  EXPECT_GT(stats->drafts.with_small.tokens / stats->drafts.with_small.rounds, 2);
+}
+
+// All drafts are rejected: the loss is bounded.
+TEST(DraftStopping, ASmallModelThatIsNeverRightIsSwitchedOff) {
+  const Device device({0.3, 0.05});
+  const auto stats = std::make_shared<AcceptanceStats>();
+  DraftStopping stopping(8, stats, By::kSmall);
+  int passes = 0;
+  for (int round = 0; round < 400; ++round) {
+    stopping.begin_round(device.round(2000));
+    while (stopping.next(0) == DraftStopping::Next::kSmall) {
+      stopping.observe_pass(1);
+      ++passes;
+      if (!stopping.add_small(0.9F)) break;
+    }
+    stopping.end_round(0);
+  }
+  EXPECT_LT(passes * 0.35, 0.06 * 400);  // the time of these passes and their rows
+}
+
+TEST(DraftStopping, OneShortAnswerDoesNotMakeAllOthersShort) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  const Device device({0.2, 0.05});
+  const auto answer = [&](int tokens) {
+    DraftStopping stopping(8, stats, By::kLookup);
+    for (int i = 0; i < tokens; ++i) {
+      stopping.begin_round(device.round(kLength));
+      stopping.end_round(0);
+    }
+  };
+  answer(4);
+  EXPECT_GT(stats->drafts.answer, 50);
+  for (int i = 0; i < 40; ++i) answer(4);
+  EXPECT_NEAR(stats->drafts.answer, 4, 1);
 }
 
 TEST(DraftStopping, OnlyLookupsAreLong) {
