@@ -48,6 +48,7 @@ struct RecentRounds {
 struct DraftStats {
   static constexpr int kTrial = 4;     // rounds of a trial of the small model, by one request
   static constexpr int kFurther = 48;  // rounds until one with a draft more than pays
+  static constexpr double kFirstUnspent = 8;
   // Two drafts that are always accepted.
   static constexpr RecentRounds kAllRight{1, 3, 2, 2, 2};
 
@@ -56,10 +57,11 @@ struct DraftStats {
   RecentRounds with_small{1e-6, 1e-6, 0, 0, 0}, without_small{1, 1, 0, 0, 0};
   double answer = 0;  // mean tokens of a request; 0: unknown
   // Time left for drafts that do not seem to pay, in batches of one row of the large model.
-  double unspent = 8;
+  double unspent = kFirstUnspent;
   int since_further = 0;  // rounds
   int streams = 0;        // requests that use this now
-  int drafting = 0;       // of these, those whose small model may draft
+  int willing = 0;        // of these, those for which the small model pays if all use it
+  int drafting = 0;       // those whose small model may draft
 
   void visit(SavedNumbers* saved) {  // but requests that use this now
     acceptance.visit(saved);

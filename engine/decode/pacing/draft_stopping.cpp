@@ -39,6 +39,7 @@ DraftStopping::DraftStopping(int most, std::shared_ptr<AcceptanceStats> stats, B
 }
 
 DraftStopping::~DraftStopping() {
+  be_willing(false);
   use_small(false);
   --shared_.streams;
   if (made_ == 0) return;
@@ -52,6 +53,11 @@ void DraftStopping::use_small(bool on) {
   may_draft_ = on;
 }
 
+void DraftStopping::be_willing(bool on) {
+  shared_.willing += (on ? 1 : 0) - (willing_ ? 1 : 0);
+  willing_ = on;
+}
+
 void DraftStopping::observe(int event, bool accepted) {
   acceptance_.observe(event, accepted, kMemory);
   shared_.acceptance.observe(event, accepted, kSharedMemory);
@@ -63,13 +69,17 @@ double DraftStopping::seconds_of_small(double rows) const {
   return kSmallShare * now_.large.time->seconds(rows);
 }
 
+// Of `drafting_` requests with such rounds, and others without the small model.
 double DraftStopping::tokens_per_second(const RecentRounds& r) const {
-  const double drafting = shared_.streams;
-  const double all = std::max<double>(now_.large.sequences, drafting);
-  const double tokens = all + drafting * (r.tokens / r.rounds - 1);
-  double seconds = now_.large.time->seconds(all + drafting * r.drafts / r.rounds);
+  const RecentRounds& other = shared_.without_small;
+  const double others = shared_.streams - drafting_;
+  const auto sum = [&](double of_drafting, double of_other) {
+    return requests() + drafting_ * of_drafting / r.rounds + others * of_other / other.rounds;
+  };
+  const double tokens = sum(r.tokens - r.rounds, other.tokens - other.rounds);
+  double seconds = now_.large.time->seconds(sum(r.drafts, other.drafts));
   if (r.small_passes > 0) {
-    const double rows = drafting * r.small_rows / r.small_passes;
+    const double rows = drafting_ * r.small_rows / r.small_passes;
     seconds += r.small_passes / r.rounds * seconds_of_small(rows);
   }
   return tokens / seconds;
@@ -111,14 +121,18 @@ double DraftStopping::catch_up() const {
   return seconds_of_small(1 + now_.behind) - seconds_of_small(1);
 }
 
-bool DraftStopping::pays(const RecentRounds& with, double without) const {
+bool DraftStopping::pays(const RecentRounds& with) const {
   double left = now_.remaining;
   if (shared_.answer > 0) left = std::min(left, shared_.answer);
+  // The others' tokens in this time come faster or slower, too.
+  left *= requests() / drafting_;
   const double rate = tokens_per_second(with);
-  return left / without - left / rate > catch_up();
+  return left / without_ - left / rate > catch_up();
 }
 
-bool DraftStopping::alone() const { return std::max(now_.large.sequences, shared_.streams) <= 1; }
+double DraftStopping::requests() const { return std::max(now_.large.sequences, shared_.streams); }
+
+bool DraftStopping::alone() const { return requests() <= 1; }
 
 bool DraftStopping::is_uncertain(int event) const {
   return shared_.acceptance.observations(event) < kCertain;
@@ -138,45 +152,62 @@ void DraftStopping::begin_round(const Round& round) {
   all_accepted_ = 1;
   passes_ = pass_rows_ = of_pass_ = 0;
   further_ = goes_on_ = false;
+  best_ = 0;
   const BatchTime* const time = now_.large.time;
   const bool could = by_ != By::kLookup;
-  best_ = 0;
-  if (time == nullptr || !time->known()) return use_small(false);
-  if (time->seconds(1) <= 0) {  // nothing takes time, as on a virtual clock
+  const bool timed = time != nullptr && time->known();
+  if (!timed || time->seconds(1) <= 0) {  // on a virtual clock nothing takes time
     parallel_ = by_ == By::kParallel;
-    return use_small(could);
+    be_willing(could && timed);
+    return use_small(could && timed);
   }
-  const double all = std::max(now_.large.sequences, shared_.streams);
-  const double plain = all / time->seconds(all);
-  const double without = std::max(plain, tokens_per_second(shared_.without_small));
-  const auto expect = [&](const RecentRounds& mode) {
-    best_ = std::max(without, tokens_per_second(mode));
-    others_ = all - 1 + (shared_.streams - 1) * mode.drafts / mode.rounds;
-  };
+  drafting_ = shared_.streams;
+  without_ =
+      std::max(requests() / time->seconds(requests()), tokens_per_second(shared_.without_small));
+  be_willing(could && pays(rounds_with_small()));
+  drafting_ = std::max(1, shared_.willing);
   const RecentRounds with = could ? rounds_with_small() : shared_.without_small;
   expect(with);
-  sharing_ = shared_.streams;
-  // That mask tokens lose, if a pass with them makes as many tokens as is expected.
-  const double lost = seconds_of_small(kParallelRows * sharing_) -
-                      (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(sharing_);
-  const bool tries = may_draft_ && alone() && is_uncertain(DraftAcceptance::kNextParallel);
-  parallel_ = by_ == By::kParallel && (lost < 0 || (tries && take(lost)));
-  // Not where no draft would be made: then nothing would be learned.
-  const double next = std::max(rate(DraftAcceptance::next(DraftAcceptance::kAfterAll)),
-                               rate(DraftAcceptance::next(DraftAcceptance::kAfterSome)));
-  const bool drafts = pays(with, without) && gain_of_small(next, 0) >= 0;
+  sharing_ = drafting_;
+  parallel_ = by_ == By::kParallel && masks_pay();
+  const bool drafts = willing_ && pays(with) && begins_with_small();
   goes_on_ = !drafts && goes_on();
-  without_ = without;
-  use_small(could && (drafts || goes_on_ || explores_small(without)));
+  reads_on_ = may_draft_;
+  use_small(could && (drafts || goes_on_ || explores_small()));
   sharing_ = std::max(1, shared_.drafting);
   if (!may_draft_) expect(shared_.without_small);
 }
 
-// A few rejections at the start do not show that the small model does not pay. It stays in use
-// until more rounds are known, or until it has lost the time to explore.
-bool DraftStopping::goes_on() const {
-  return may_draft_ && alone() && shared_.with_small.rounds < kCertain && shared_.unspent > 0;
+// Rounds of this mode.
+void DraftStopping::expect(const RecentRounds& mode) {
+  const RecentRounds& other = shared_.without_small;
+  best_ = std::max(without_, tokens_per_second(mode));
+  others_ = requests() - 1 + (drafting_ - 1) * mode.drafts / mode.rounds +
+            (shared_.streams - drafting_) * other.drafts / other.rounds;
 }
+
+// A pass with mask tokens makes as many tokens as is expected.
+bool DraftStopping::masks_pay() {
+  const double lost = seconds_of_small(kParallelRows * sharing_) -
+                      (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(sharing_);
+  const bool tries = may_draft_ && alone() && is_uncertain(DraftAcceptance::kNextParallel);
+  return lost < 0 || (tries && take(lost));
+}
+
+// At the speed without the small model, a round would begin with its draft. Else no draft would be
+// made, and nothing learned.
+bool DraftStopping::begins_with_small() {
+  const double next = std::max(rate(DraftAcceptance::next(DraftAcceptance::kAfterAll)),
+                               rate(DraftAcceptance::next(DraftAcceptance::kAfterSome)));
+  const double best = std::exchange(best_, without_);
+  const bool begins = gain_of_small(next, 0) >= 0;
+  best_ = best;
+  return begins;
+}
+
+// A few rejections do not show that the small model does not pay. It stays in use until it has lost
+// the time to explore.
+bool DraftStopping::goes_on() const { return may_draft_ && alone() && shared_.unspent > 0; }
 
 // The time of this round beyond that of as many tokens without the small model.
 double DraftStopping::lost(int tokens) const {
@@ -186,10 +217,10 @@ double DraftStopping::lost(int tokens) const {
 }
 
 // A trial of the small model, where it would pay if it were always right.
-bool DraftStopping::explores_small(double without) {
+bool DraftStopping::explores_small() {
   if (trial_ > 0) return true;
   const double rounds = DraftStats::kTrial * (seconds_of_small(1) + 2 * row() / best_);
-  if (!pays(DraftStats::kAllRight, without) || !take(catch_up() + rounds)) return false;
+  if (!pays(DraftStats::kAllRight) || !take(catch_up() + rounds)) return false;
   trial_ = DraftStats::kTrial;
   // Its observations outweigh older ones.
   shared_.acceptance.limit(4);
@@ -231,7 +262,9 @@ DraftStopping::Next DraftStopping::next(Matched by, float parallel) {
   if (trial_ > 0 && count == 0) return Next::kSmall;
   const bool may_draft = may_draft_ && count < kMostOfSmall;
   const double probability = rate(DraftAcceptance::next(context()));
-  const double small = may_draft ? gain_of_small(probability, parallel) : -1;
+  double small = may_draft ? gain_of_small(probability, parallel) : -1;
+  // The next copy would leave the small model behind again.
+  if (copying_ && passes_ == 0) small -= best_ * catch_up();
   if (copies(drafts_.size()) >= most_copied_) by = {};
   if (by.tokens > 0) {
     const int token = DraftAcceptance::lookup(by, continues_copy());
@@ -261,8 +294,9 @@ void DraftStopping::add(int token) {
 }
 
 void DraftStopping::observe_pass(int rows) {
-  // Reading the text that the small model has missed is catch_up(), and not a cost of each round.
-  const int missed = passes_ == 0 ? std::max(0, now_.behind - kUnread) : 0;
+  // Reading the text from before the small model was in use is catch_up(), and not a cost of each
+  // round. Reading the copies of earlier rounds is one.
+  const int missed = passes_ == 0 && !reads_on_ ? std::max(0, now_.behind - kUnread) : 0;
   ++passes_;
   pass_rows_ += std::max(1, rows - missed);
   of_pass_ = 0;
@@ -316,8 +350,10 @@ void DraftStopping::end_round(int accepted) {
   // Before it is observed: the first round must not count twice.
   if (may_draft_) shared_.with_small = rounds_with_small();
   if (goes_on_) {
-    const double batches = lost(accepted + 1) / now_.large.time->seconds(1);
-    shared_.unspent = std::max(0.0, shared_.unspent - batches);
+    // Gains offset losses. They are no time for further trials.
+    const double left = shared_.unspent - lost(accepted + 1) / now_.large.time->seconds(1);
+    const double most = std::max(shared_.unspent, DraftStats::kFirstUnspent);
+    shared_.unspent = std::clamp(left, 0.0, most);
   }
   const auto drafts = static_cast<int>(drafts_.size());
   int context = after_;
@@ -335,13 +371,24 @@ void DraftStopping::end_round(int accepted) {
     context = token;
   }
   observe_copies(accepted);
+  copying_ = 2 * copies(static_cast<size_t>(accepted)) > accepted;
   // As if nothing had been forced: other requests have no such drafts.
   if (drafts > forced_ || forced_ == 0) {
-    RecentRounds& mode = may_draft_ ? shared_.with_small : shared_.without_small;
     const double tokens = std::max(0, accepted - forced_) + 1;
-    mode.observe({1, tokens, 1.0 * (drafts - forced_), 1.0 * passes_, 1.0 * pass_rows_});
+    if (may_draft_) {
+      shared_.with_small.observe(
+          {1, tokens, 1.0 * (drafts - forced_), 1.0 * passes_, 1.0 * pass_rows_});
+    }
+    // Without the small model, each token that was not copied takes a round.
+    const double rounds = tokens - copies(static_cast<size_t>(accepted));
+    shared_.without_small.observe({rounds, tokens, 1.0 * copies(drafts_.size()), 0, 0});
   }
-  after_ = accepted == drafts ? DraftAcceptance::kAfterAll : DraftAcceptance::kAfterSome;
+  // After a round without drafts, the more likely of both: else none may ever correct the other.
+  const auto after = [&](int event) { return rate(DraftAcceptance::next(event)); };
+  const bool all = drafts > 0
+                       ? accepted == drafts
+                       : after(DraftAcceptance::kAfterAll) >= after(DraftAcceptance::kAfterSome);
+  after_ = all ? DraftAcceptance::kAfterAll : DraftAcceptance::kAfterSome;
   made_ += accepted + 1;
   ++shared_.since_further;
   trial_ = std::max(0, trial_ - 1);

@@ -8,8 +8,9 @@
 //
 // Tokens per second are those of all requests on the device. Requests that draft share the batches
 // of the small model, and wait for each other before the large one (sched/batcher.h). So a round
-// lasts as long as its batches, and costs follow from the number of requests now. Whether a request
-// uses the small model at all is decided in the same way for all that could.
+// lasts as long as its batches, and costs follow from the number of requests now. A request uses
+// the small model while that pays together with the other requests that would use it. One that
+// would have to read a long text first for a short answer would not.
 #pragma once
 
 #include <cstddef>
@@ -83,12 +84,17 @@ class DraftStopping {
   double seconds_of_small(double rows) const;
   double tokens_per_second(const RecentRounds& rounds) const;
   RecentRounds rounds_with_small() const;
-  bool pays(const RecentRounds& with, double without) const;
+  bool pays(const RecentRounds& with) const;
+  void expect(const RecentRounds& mode);
+  bool masks_pay();
+  bool begins_with_small();
   double catch_up() const;  // seconds
+  void be_willing(bool on);
   void use_small(bool on);
   bool goes_on() const;
   double lost(int tokens) const;  // seconds
-  bool explores_small(double without);
+  bool explores_small();
+  double requests() const;  // on the device
   bool alone() const;
   bool is_uncertain(int event) const;
   bool take(double seconds);  // out of the time to explore
@@ -113,10 +119,14 @@ class DraftStopping {
   int trial_ = 0;                           // rounds left in which the small model drafts anyway
   int made_ = 0;                            // tokens
   int most_copied_ = kLeastCopied;
+  bool copying_ = false;  // most drafts that the previous round accepted were look-ups
 
   // This round.
   Round now_;
   double best_ = 0;          // tokens per second; 0: unknown, or nothing takes time
+  double without_ = 0;       // the same without the small model
+  bool willing_ = false;     // to use the small model if all others do
+  double drafting_ = 1;      // requests that use the small model, if this one does
   double sharing_ = 1;       // requests whose drafts share a batch of the small model
   double others_ = 0;        // rows of the large batch: those of the other requests
   int forced_ = 0;           // of these drafts
@@ -126,9 +136,9 @@ class DraftStopping {
   int pass_rows_ = 0;        // of these
   int of_pass_ = 0;          // tokens of the last one
   bool may_draft_ = false, parallel_ = false;
-  bool further_ = false;  // one draft more than pays
-  bool goes_on_ = false;  // with the small model, which does not seem to pay
-  double without_ = 0;    // tokens per second without it
+  bool further_ = false;   // one draft more than pays
+  bool goes_on_ = false;   // with the small model, which does not seem to pay
+  bool reads_on_ = false;  // the small model was in use before this round
 };
 
 }  // namespace tandem

@@ -165,6 +165,23 @@ TEST(Load, LookupsMakeEditsFaster) {
   }
 }
 
+// Most drafts are copies there, and a small model would have to read them.
+TEST(Load, ASmallModelDoesNotMakeEditsSlower) {
+  for (const bool avx2 : {false, true}) {
+    for (const int clients : some<int>({1, 2, 4, 8})) {
+      Load load = editing_of(clients);
+      if (avx2) {
+        load.large = kLargeTimeOfAvx2;
+        load.small = kSmallTimeOfAvx2;
+        load.measured *= 2;
+      }
+      EXPECT_GE(ratio(avx2 ? "edits, expensive rows" : "edits", clients, automatic_of(load, 1),
+                      lookup_of(load)),
+                0.97);
+    }
+  }
+}
+
 TEST(Load, BurstsLoseNothing) {
   for (const int clients : some<int>({2, 4, 8, 16})) {
     Load load = load_of(clients);
@@ -185,7 +202,6 @@ TEST(Load, LongPromptsLoseNothing) {
   }
 }
 
-// A small model that is never right, and is sure.
 // Each token of a prompt and each draft costs much here, and answers are short.
 TEST(Load, ExpensiveRowsLoseNothing) {
   for (const int clients : some<int>({1, 2, 4, 8, 16})) {
@@ -205,6 +221,7 @@ TEST(Load, ExpensiveRowsLoseNothing) {
   }
 }
 
+// A small model that is never right, and is sure.
 TEST(Load, DraftsThatFailCostAtMostTwoPercent) {
   for (const int clients : kClients) {
     Load load = load_of(clients);

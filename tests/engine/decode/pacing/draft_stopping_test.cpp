@@ -407,6 +407,107 @@ TEST(DraftStopping, CopiesBecomeLongerWhileTheyAreAccepted) {
   EXPECT_EQ(copied(-1), 32);
 }
 
+// Reading a copied text costs the small model more than its next drafts save.
+TEST(DraftStopping, TheSmallModelWaitsForTheEndOfACopy) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  Device device({0.2, 0.01});
+  device.small.observe(64, 3.2);
+  DraftStopping stopping(64, stats, By::kSmall);
+  const auto next = [&](int behind) {
+    DraftStopping::Round round = device.round(10'000);
+    round.behind = behind;
+    stopping.begin_round(round);
+    EXPECT_TRUE(stopping.may_draft());
+    return stopping.next(0);
+  };
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_EQ(next(0), DraftStopping::Next::kSmall);
+    stopping.observe_pass(1);
+    stopping.add_small(0.98F);
+    stopping.end_round(i % 4 > 0 ? 1 : 0);
+  }
+  next(0);
+  for (int i = 0; i < 40; ++i) stopping.add_lookup(40);
+  stopping.end_round(40);
+  stats->drafts.unspent = 0;  // no trials
+  EXPECT_EQ(next(40), DraftStopping::Next::kStop);
+  stopping.end_round(0);
+  EXPECT_EQ(next(41), DraftStopping::Next::kSmall);
+}
+
+// After answers of copies, the small model does not read the next prompt.
+TEST(DraftStopping, CopiesAreNoReasonToUseTheSmallModel) {
+  for (const bool copied : {true, false}) {
+    const auto stats = std::make_shared<AcceptanceStats>();
+    Device device({0.2, 0.01});
+    device.small.observe(500, 25);
+    const auto reads = [&](int prompt) {
+      auto stopping = std::make_unique<DraftStopping>(64, stats, By::kSmall);
+      DraftStopping::Round round = device.round(300);
+      round.behind = prompt;
+      stopping->begin_round(round);
+      return stopping;
+    };
+    const auto first = reads(0);
+    for (int i = 0; i < 40; ++i) {
+      first->begin_round(device.round(300));
+      for (int j = 0; copied && j < 20; ++j) first->add_lookup(40);
+      if (!copied) {
+        first->observe_pass(1);
+        first->add_small(0.98F);
+      }
+      first->end_round(copied ? 20 : 1);
+    }
+    EXPECT_EQ(reads(500)->may_draft(), !copied);
+  }
+}
+
+// Drafts seem to fail after accepted ones, and else not. A round without drafts belongs to neither.
+TEST(DraftStopping, ARoundWithoutDraftsIsFollowedByOneWith) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  const Device device({0.2, 0.05});
+  stats->drafts.unspent = 0;  // no trials
+  stats->drafts.with_small = {10, 18, 10, 10, 10};
+  for (int i = 0; i < 40; ++i) {
+    DraftAcceptance& shared = stats->drafts.acceptance;
+    shared.observe(DraftAcceptance::next(DraftAcceptance::kAfterAll), i % 8 == 0, 1);
+    shared.observe(DraftAcceptance::next(DraftAcceptance::kAfterSome), i % 8 > 0, 1);
+  }
+  DraftStopping stopping(8, stats, By::kSmall);
+  stopping.begin_round(device.round(1000));
+  ASSERT_TRUE(stopping.may_draft());
+  EXPECT_EQ(stopping.next(0), DraftStopping::Next::kStop);
+  stopping.end_round(0);
+  stopping.begin_round(device.round(1000));
+  ASSERT_TRUE(stopping.may_draft());
+  EXPECT_EQ(stopping.next(0), DraftStopping::Next::kSmall);
+}
+
+// A pass of the small model lasts as long for one request as for two.
+TEST(DraftStopping, DraftsAloneOrWithTheOthers) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  stats->drafts.unspent = 0;
+  stats->drafts.with_small = {10, 17.5, 10, 10, 10};
+  const Device device({0.45, 0.02});
+  const auto begins = [&](DraftStopping* stopping, int remaining) {
+    DraftStopping::Round round = device.round(remaining);
+    round.large.sequences = round.small.sequences = stats->drafts.streams;
+    stopping->begin_round(round);
+    return stopping->may_draft();
+  };
+  DraftStopping one(8, stats, By::kSmall);
+  EXPECT_TRUE(begins(&one, 1000));
+  {
+    DraftStopping other(8, stats, By::kSmall);
+    EXPECT_FALSE(begins(&other, 0));
+    EXPECT_FALSE(begins(&one, 1000)) << "the other one does not draft";
+  }
+  EXPECT_TRUE(begins(&one, 1000));
+  DraftStopping other(8, stats, By::kSmall);
+  EXPECT_TRUE(begins(&other, 1000));
+  EXPECT_TRUE(begins(&one, 1000));
+}
+
 // With mask tokens, two drafts cost one pass.
 TEST(DraftStopping, ExpectsDraftsOfMaskTokens) {
   const Device device({0.66, 0.05});
