@@ -38,9 +38,10 @@ def panel(title, key, unit, samples, rests):
     for minute in range(0, int(end / 60) + 1, minutes):
         x = LEFT + minute * 60 / end * (WIDTH - LEFT - RIGHT)
         out.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{minute} min</text>')
-    path = " ".join("{:.1f},{:.1f}".format(*at(s)) for s in samples)
+    path = " ".join("{:.0f},{:.1f}".format(*at(s)) for s in samples)
     out.append(f'<polyline points="{path}" fill="none" stroke="#1f6fb2"/>')
-    out += ['<circle cx="{:.1f}" cy="{:.1f}" r="2.5"/>'.format(*at(s)) for s in rests]
+    dots = "".join("M{:.0f},{:.1f}h0".format(*at(s)) for s in rests)
+    out.append(f'<path d="{dots}" class="dots"/>')
     return out
 
 
@@ -51,7 +52,7 @@ def draw(result):
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}">',
         "<style>text{font:11px sans-serif;fill:#333}.title{font-weight:bold}"
-        ".grid{stroke:#ddd}circle{fill:#c2571a}</style>",
+        ".grid{stroke:#ddd}.dots{stroke:#c2571a;stroke-width:5;stroke-linecap:round}</style>",
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
     ]
     for i, (title, key, unit) in enumerate(PANELS):
