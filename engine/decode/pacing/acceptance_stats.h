@@ -48,7 +48,7 @@ struct RecentRounds {
 struct DraftStats {
   static constexpr int kTrial = 4;     // rounds of a trial of the small model, by one request
   static constexpr int kFurther = 48;  // rounds until one with a draft more than pays
-  static constexpr double kFirstUnspent = 8;
+  static constexpr double kFirstUnspent = 8;  // of a new deployment; see `unspent`
   // Two drafts that are always accepted.
   static constexpr RecentRounds kAllRight{1, 3, 2, 2, 2};
 
@@ -60,8 +60,8 @@ struct DraftStats {
   double unspent = kFirstUnspent;
   int since_further = 0;  // rounds
   int streams = 0;        // requests that use this now
-  int willing = 0;        // of these, those for which the small model pays if all use it
-  int drafting = 0;       // those whose small model may draft
+  int willing = 0;        // of `streams`, those for which the small model pays if all use it
+  int drafting = 0;       // of `streams`, those whose small model may draft
 
   void visit(SavedNumbers* saved) {  // but requests that use this now
     acceptance.visit(saved);

@@ -383,7 +383,7 @@ void DraftStopping::end_round(int accepted) {
     const double rounds = tokens - copies(static_cast<size_t>(accepted));
     shared_.without_small.observe({rounds, tokens, 1.0 * copies(drafts_.size()), 0, 0});
   }
-  // After a round without drafts, the more likely of both: else none may ever correct the other.
+  // A round without drafts shows neither. The more likely one is then tried.
   const auto after = [&](int event) { return rate(DraftAcceptance::next(event)); };
   const bool all = drafts > 0
                        ? accepted == drafts
