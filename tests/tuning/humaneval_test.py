@@ -118,7 +118,7 @@ def test_llama_server_is_asked_for_its_ways_alone(messages):
             return Answer("good", [103], 1)
 
     llama, way = Llama(), Way("peer", "", "", peer=Program("peer", Path("none")))
-    client = Client(messages, {"autoregressive": "bad"})
+    client = Client(messages, {"autoregressive": "bad", "bild": "bad"})
     results = humaneval.measure(
         client,
         (AR, way),

@@ -153,6 +153,12 @@ WAYS = (
     ),
 )
 
+# They read a prompt with all models of a deployment.
+READERS = {
+    way.deployment: way
+    for way in WAYS
+    if way.method in ("Speculative", "Bild") or way.deployment == "small"
+}
 
 TRIAL = 2  # problems that choose the repacking of a peer's way
 
@@ -343,13 +349,13 @@ def measure(
     top_p: float = 1,
 ) -> list[Result]:
     """Problem by problem all ways, in a new order each time, one request at a time: what else the
-    machine does hits all alike. Everybody reads the prompt once before."""
+    machine does hits all alike. Each server reads the prompt with all models before."""
     order = random.Random(0)
     results = {way: Result(way) for way in ways}
     for problem in problems:
         ours = [way for way in ways if way.peer is None]
-        for deployment in {way.deployment: way for way in ours}.values():
-            client.complete(request_of(client, deployment, problem, 2, 0))
+        for deployment in {way.deployment for way in ours}:
+            client.complete(request_of(client, READERS[deployment], problem, 2, 0))
         for llama in llamas.values():
             llama.complete(problem.prompt, 2, STOPS)
         runs = list(ways)

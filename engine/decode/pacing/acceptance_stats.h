@@ -48,15 +48,16 @@ struct RecentRounds {
 struct DraftStats {
   static constexpr int kTrial = 4;     // rounds of a trial of the small model, by one request
   static constexpr int kFurther = 48;  // rounds until one with a draft more than pays
-  static constexpr double kFirstUnspent = 8;  // of a new deployment; see `unspent`
+  static constexpr double kFirstUnspent = 16, kMostUnspent = 64;  // of a new deployment, and most
   // Two drafts that are always accepted.
   static constexpr RecentRounds kAllRight{1, 3, 2, 2, 2};
 
   DraftAcceptance acceptance;
   // Of requests whose small model may draft (less than one round: none yet), and of others.
   RecentRounds with_small{1e-6, 1e-6, 0, 0, 0}, without_small{1, 1, 0, 0, 0};
-  double answer = 0;  // mean tokens of a request; 0: unknown
-  // Time left for drafts that do not seem to pay, in batches of one row of the large model.
+  double answer = 0;  // expected tokens of a request without a limit; 0: unknown
+  // Time left for drafts that do not seem to pay, in batches of one row of the large model. Trials
+  // that last for a request may overdraw it.
   double unspent = kFirstUnspent;
   int since_further = 0;  // rounds
   int streams = 0;        // requests that use this now
@@ -68,7 +69,7 @@ struct DraftStats {
     with_small.visit(saved);
     without_small.visit(saved);
     saved->visit(&answer);
-    saved->visit(&unspent);
+    saved->visit(&unspent, -kMostUnspent, kMostUnspent);
     saved->visit(&since_further, 0, 1 << 30);
   }
   // The numbers of this version for those of any.

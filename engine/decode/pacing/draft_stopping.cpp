@@ -19,10 +19,12 @@ constexpr double kSmallShare = 0.3;
 constexpr int kUnread = 2;
 // A pass with a mask runs a row, a parallel token, and a mask behind each.
 constexpr double kParallelRows = 4;
-constexpr double kMostUnspent = 64;  // DraftStats::unspent, at most
 // Tokens of an answer, before the first one, and weights of the first one and of each other one in
 // the mean: the first one may be short by chance.
 constexpr double kExpectedAnswer = 128, kFirstAnswer = 1.0 / 2, kAnswers = 1.0 / 8;
+constexpr double kLongAnswer = 1024;  // mean tokens, at most
+// Of a text, relative to the time of its rows. Others wait for it, and its gain may not come.
+constexpr double kReading = 1.15;
 // Weight of the expected rounds, in observed ones.
 constexpr double kExpected = 4;
 // Of a forced draft. The model may write the same characters as other tokens.
@@ -45,7 +47,10 @@ DraftStopping::~DraftStopping() {
   if (made_ == 0) return;
   const bool first = shared_.answer <= 0;
   if (first) shared_.answer = kExpectedAnswer;
-  shared_.answer += (first ? kFirstAnswer : kAnswers) * (made_ - shared_.answer);
+  // An answer that its limit ended would have had as many more tokens as others have.
+  const double tokens = made_ + (left_ > 0 ? 0 : shared_.answer);
+  shared_.answer += (first ? kFirstAnswer : kAnswers) * (tokens - shared_.answer);
+  shared_.answer = std::min(shared_.answer, kLongAnswer);
 }
 
 void DraftStopping::use_small(bool on) {
@@ -121,13 +126,12 @@ double DraftStopping::catch_up() const {
   return seconds_of_small(1 + now_.behind) - seconds_of_small(1);
 }
 
-bool DraftStopping::pays(const RecentRounds& with) const {
+double DraftStopping::gain(const RecentRounds& with) const {
   double left = now_.remaining;
   if (shared_.answer > 0) left = std::min(left, shared_.answer);
   // The others' tokens in this time come faster or slower, too.
   left *= requests() / drafting_;
-  const double rate = tokens_per_second(with);
-  return left / without_ - left / rate > catch_up();
+  return left / without_ - left / tokens_per_second(with) - kReading * catch_up();
 }
 
 double DraftStopping::requests() const { return std::max(now_.large.sequences, shared_.streams); }
@@ -151,7 +155,7 @@ void DraftStopping::begin_round(const Round& round) {
   forced_ = 0;
   all_accepted_ = 1;
   passes_ = pass_rows_ = of_pass_ = 0;
-  further_ = goes_on_ = false;
+  further_ = false;
   best_ = 0;
   const BatchTime* const time = now_.large.time;
   const bool could = by_ != By::kLookup;
@@ -171,9 +175,9 @@ void DraftStopping::begin_round(const Round& round) {
   sharing_ = drafting_;
   parallel_ = by_ == By::kParallel && masks_pay();
   const bool drafts = willing_ && pays(with) && begins_with_small();
-  goes_on_ = !drafts && goes_on();
   reads_on_ = may_draft_;
-  use_small(could && (drafts || goes_on_ || explores_small()));
+  use_small(could && (drafts || goes_on() || explores_small(with)));
+  on_trial_ = on_trial_ && may_draft_ && alone();
   sharing_ = std::max(1, shared_.drafting);
   if (!may_draft_) expect(shared_.without_small);
 }
@@ -207,7 +211,10 @@ bool DraftStopping::begins_with_small() {
 
 // A few rejections do not show that the small model does not pay. It stays in use until it has lost
 // the time to explore.
-bool DraftStopping::goes_on() const { return may_draft_ && alone() && shared_.unspent > 0; }
+bool DraftStopping::goes_on() {
+  if (!may_draft_ || !alone() || shared_.unspent <= 0) return false;
+  return on_trial_ = true;
+}
 
 // The time of this round beyond that of as many tokens without the small model.
 double DraftStopping::lost(int tokens) const {
@@ -217,10 +224,17 @@ double DraftStopping::lost(int tokens) const {
 }
 
 // A trial of the small model, where it would pay if it were always right.
-bool DraftStopping::explores_small() {
+bool DraftStopping::explores_small(const RecentRounds& with) {
   if (trial_ > 0) return true;
+  if (!pays(DraftStats::kAllRight)) return false;
+  const double pass = now_.large.time->seconds(1);
+  // If only reading the text makes it too slow, the trial is the whole request.
+  if (alone() && tokens_per_second(with) > without_ && -gain(with) <= shared_.unspent * pass) {
+    shared_.unspent -= catch_up() / pass;
+    return on_trial_ = true;
+  }
   const double rounds = DraftStats::kTrial * (seconds_of_small(1) + 2 * row() / best_);
-  if (!pays(DraftStats::kAllRight) || !take(catch_up() + rounds)) return false;
+  if (!take(catch_up() + rounds)) return false;
   trial_ = DraftStats::kTrial;
   // Its observations outweigh older ones.
   shared_.acceptance.limit(4);
@@ -349,11 +363,10 @@ void DraftStopping::observe_copies(int accepted) {
 void DraftStopping::end_round(int accepted) {
   // Before it is observed: the first round must not count twice.
   if (may_draft_) shared_.with_small = rounds_with_small();
-  if (goes_on_) {
+  if (on_trial_) {
     // Gains offset losses. They are no time for further trials.
     const double left = shared_.unspent - lost(accepted + 1) / now_.large.time->seconds(1);
-    const double most = std::max(shared_.unspent, DraftStats::kFirstUnspent);
-    shared_.unspent = std::clamp(left, 0.0, most);
+    shared_.unspent = std::min(left, std::max(shared_.unspent, DraftStats::kFirstUnspent));
   }
   const auto drafts = static_cast<int>(drafts_.size());
   int context = after_;
@@ -390,11 +403,12 @@ void DraftStopping::end_round(int accepted) {
                        : after(DraftAcceptance::kAfterAll) >= after(DraftAcceptance::kAfterSome);
   after_ = all ? DraftAcceptance::kAfterAll : DraftAcceptance::kAfterSome;
   made_ += accepted + 1;
+  left_ = now_.remaining - accepted - 1;
   ++shared_.since_further;
   trial_ = std::max(0, trial_ - 1);
   if (best_ <= 0) return;
   const double more = kExplored * (accepted + 1) / best_ / now_.large.time->seconds(1);
-  shared_.unspent = std::min(kMostUnspent, shared_.unspent + more);
+  shared_.unspent = std::min(DraftStats::kMostUnspent, shared_.unspent + more);
 }
 
 }  // namespace tandem

@@ -84,16 +84,17 @@ class DraftStopping {
   double seconds_of_small(double rows) const;
   double tokens_per_second(const RecentRounds& rounds) const;
   RecentRounds rounds_with_small() const;
-  bool pays(const RecentRounds& with) const;
+  double gain(const RecentRounds& with) const;  // seconds, of this request's rest
+  bool pays(const RecentRounds& with) const { return gain(with) > 0; }
   void expect(const RecentRounds& mode);
   bool masks_pay();
   bool begins_with_small();
   double catch_up() const;  // seconds
   void be_willing(bool on);
   void use_small(bool on);
-  bool goes_on() const;
+  bool goes_on();
   double lost(int tokens) const;  // seconds
-  bool explores_small();
+  bool explores_small(const RecentRounds& with);
   double requests() const;  // on the device
   bool alone() const;
   bool is_uncertain(int event) const;
@@ -117,9 +118,10 @@ class DraftStopping {
   DraftAcceptance acceptance_;
   int after_ = DraftAcceptance::kAfterAll;  // the previous round
   int trial_ = 0;                           // rounds left in which the small model drafts anyway
-  int made_ = 0;                            // tokens
+  int made_ = 0, left_ = 0;                 // tokens
   int most_copied_ = kLeastCopied;
-  bool copying_ = false;  // most drafts that the previous round accepted were look-ups
+  bool on_trial_ = false;  // of the small model, which did not seem to pay; while alone
+  bool copying_ = false;   // most drafts that the previous round accepted were look-ups
 
   // This round.
   Round now_;
@@ -137,7 +139,6 @@ class DraftStopping {
   int of_pass_ = 0;          // tokens of the last one
   bool may_draft_ = false, parallel_ = false;
   bool further_ = false;   // one draft more than pays
-  bool goes_on_ = false;   // with the small model, which does not seem to pay
   bool reads_on_ = false;  // the small model was in use before this round
 };
 

@@ -595,6 +595,65 @@ TEST(DraftStopping, OneShortAnswerDoesNotMakeAllOthersShort) {
   EXPECT_NEAR(stats->drafts.answer, 4, 1);
 }
 
+// 40 questions for two tokens each are no reason to expect short answers of other requests.
+TEST(DraftStopping, LimitsDoNotMakeAnswersShort) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  const Device device({0.2, 0.05});
+  const auto ask = [&](int limit, int tokens) {
+    DraftStopping stopping(8, stats, By::kLookup);
+    for (int i = 0; i < tokens; ++i) {
+      stopping.begin_round(device.round(limit - i));
+      stopping.end_round(0);
+    }
+  };
+  for (int i = 0; i < 40; ++i) ask(kLength, 100);
+  for (int i = 0; i < 40; ++i) ask(2, 2);
+  EXPECT_GE(stats->drafts.answer, 100);
+  for (int i = 0; i < 1000; ++i) ask(100, 100);
+  EXPECT_LE(stats->drafts.answer, 1024);
+  for (int i = 0; i < 40; ++i) ask(kLength, 20);
+  EXPECT_NEAR(stats->drafts.answer, 20, 6);
+}
+
+// Rounds with the small model are faster, but too few to pay for its reading. A trial that shows
+// more than was expected is followed by others.
+TEST(DraftStopping, ATrialOfAWholeAnswerCountsWhatItGains) {
+  constexpr double kRead = 12;  // seconds
+  for (const bool right : {true, false}) {
+    const auto stats = std::make_shared<AcceptanceStats>();
+    Device device({0.2, 0.02});
+    device.small.observe(401, kRead + 0.2);
+    stats->drafts.with_small = {20, 36, 20, 20, 20};
+    stats->drafts.answer = 30;
+    const auto begins = [&](DraftStopping* stopping, int behind) {
+      DraftStopping::Round round = device.round(300);
+      round.behind = behind;
+      stopping->begin_round(round);
+      return stopping->may_draft();
+    };
+    {
+      stats->drafts.unspent = 3;
+      DraftStopping none(8, stats, By::kSmall);
+      EXPECT_FALSE(begins(&none, 400));
+    }
+    stats->drafts.unspent = 8;
+    DraftStopping stopping(8, stats, By::kSmall);
+    ASSERT_TRUE(begins(&stopping, 400));
+    EXPECT_NEAR(stats->drafts.unspent, 8 - kRead, 0.5);
+    for (int i = 0; i < 30 && stopping.may_draft(); ++i) {
+      while (stopping.next(0) == DraftStopping::Next::kSmall) {
+        stopping.observe_pass(1);
+        if (!stopping.add_small(0.98F)) break;
+      }
+      stopping.end_round(right ? 3 : 0);
+      begins(&stopping, 0);
+    }
+    EXPECT_EQ(stopping.may_draft(), right);
+    EXPECT_EQ(stats->drafts.unspent > 15, right);
+    EXPECT_LE(stats->drafts.unspent, 18);
+  }
+}
+
 TEST(DraftStopping, OnlyLookupsAreLong) {
   DraftStopping stopping(64, nullptr, By::kSmall);
   const Device device({0.01, 0});
