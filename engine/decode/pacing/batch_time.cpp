@@ -21,6 +21,8 @@ int BatchTime::size_of(int rows) {
 
 void BatchTime::observe(int rows, double seconds) {
   Size& size = sizes_[size_of(rows)];
+  if (++batches_ - size.seen > kOld) size.count = 0;
+  size.seen = batches_;
   size.rows = size.count == 0 ? rows : kMemory * size.rows + (1 - kMemory) * rows;
   size.last[size.count++ % size.last.size()] = seconds;
 }
@@ -47,11 +49,18 @@ double BatchTime::seconds(double rows) const {
   // The line through the two sizes around `rows`, or the nearest two.
   auto above = sizes_.begin();
   double low_rows = above->second.rows, low = above->second.seconds();
+  const double least_row = low / (low_rows + kFreeRows);
+  const auto faded = [&](const Size& size) {
+    const double cheap = low + least_row * (size.rows - low_rows);
+    const double more = std::max(0.0, size.seconds() - cheap);
+    const auto age = static_cast<double>(batches_ - size.seen);
+    return std::max(low, more > 0 ? cheap + more * std::exp2(-age / kFading) : size.seconds());
+  };
   for (++above; std::next(above) != sizes_.end() && above->second.rows < rows; ++above) {
+    low = faded(above->second);
     low_rows = above->second.rows;
-    low = std::max(low, above->second.seconds());
   }
-  const double high = std::max(low, above->second.seconds());
+  const double high = faded(above->second);
   const double slope = (high - low) / (above->second.rows - low_rows);
   return std::max(0.0, low + slope * (rows - low_rows));
 }

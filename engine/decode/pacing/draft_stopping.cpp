@@ -127,8 +127,8 @@ double DraftStopping::catch_up() const {
 }
 
 double DraftStopping::gain(const RecentRounds& with) const {
-  double left = now_.remaining;
-  if (shared_.answer > 0) left = std::min(left, shared_.answer);
+  const double answer = shared_.answer > 0 ? shared_.answer : kExpectedAnswer;
+  double left = std::min<double>(now_.remaining, answer);
   // The others' tokens in this time come faster or slower, too.
   left *= requests() / drafting_;
   return left / without_ - left / tokens_per_second(with) - kReading * catch_up();

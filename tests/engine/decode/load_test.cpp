@@ -220,6 +220,26 @@ TEST(Load, ExpensiveRowsLoseNothing) {
   }
 }
 
+// Batches of several rows are slow for a minute, as beside other programs, and copies do not pay.
+TEST(Load, SlowBatchesAreForgotten) {
+  NgramParams a;
+  a.draft_tokens = 64;
+  a.pace = Pace::kFastest;
+  a.stats = std::make_shared<AcceptanceStats>();
+  Load load = editing_of(1);
+  load.method = [a](Gen g) { return ngram(g, a); };
+  load.two_models = false;
+  Load slow = load;
+  const double one = load.large.rows.front().second;
+  for (auto& [rows, seconds] : slow.large.rows) seconds = one * (0.1 + 0.9 * rows);
+  slow.measured = 60;
+  load.learned = serve(slow).learned;
+  load.warm = 30;
+  load.measured = 60;
+  load.first_request = 101;
+  EXPECT_GE(ratio("after slow batches", 1, serve(load), autoregressive_of(load)), 2.1);
+}
+
 // A small model that is never right, and is sure.
 TEST(Load, DraftsThatFailCostAtMostTwoPercent) {
   for (const int clients : kClients) {

@@ -56,6 +56,19 @@ TEST(BatchTime, MoreRowsNeverTakeLess) {
   }
 }
 
+TEST(BatchTime, OldTimesFadeTowardsThoseOfCheapRows) {
+  BatchTime time;
+  time.observe(1, 9);
+  for (int i = 0; i < 5; ++i) time.observe(4, 36);
+  EXPECT_NEAR(time.seconds(4), 36, 0.5);
+  for (int i = 0; i < 256; ++i) time.observe(1, 9);
+  EXPECT_NEAR(time.seconds(4), 12 + 24.0 / 2, 0.5);
+  for (int i = 0; i < 2560; ++i) time.observe(1, 9);
+  EXPECT_NEAR(time.seconds(4), 12, 0.1);
+  time.observe(4, 18);
+  EXPECT_DOUBLE_EQ(time.seconds(4), 18) << "the first one after a long time counts";
+}
+
 TEST(BatchTime, OneDisturbedBatchDoesNotCount) {
   BatchTime time;
   for (int i = 0; i < 10; ++i) time.observe(4, i == 7 ? 100 : 1);

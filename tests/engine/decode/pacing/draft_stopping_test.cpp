@@ -439,6 +439,7 @@ TEST(DraftStopping, TheSmallModelWaitsForTheEndOfACopy) {
 TEST(DraftStopping, CopiesAreNoReasonToUseTheSmallModel) {
   for (const bool copied : {true, false}) {
     const auto stats = std::make_shared<AcceptanceStats>();
+    stats->drafts.answer = 300;
     Device device({0.2, 0.01});
     device.small.observe(500, 25);
     const auto reads = [&](int prompt) {
