@@ -27,7 +27,8 @@ Pass Gen::catch_up(Stage stage, int upto) const {
   const auto& seq = s_->tokens();
   const auto end = std::min(static_cast<size_t>(upto), seq.size());
   Pass pass = s_->begin_pass(stage, static_cast<int>(end));
-  const auto begin = static_cast<size_t>(s_->rows({stage.cache, 0})) + pass.add.size();
+  const int have = stage.first + s_->rows({stage.cache, 0});
+  const auto begin = static_cast<size_t>(have) + pass.add.size();
   for (size_t i = begin; i < end; ++i) pass.add.chain(token_in(seq[i]));
   return pass;
 }
@@ -35,7 +36,7 @@ Pass Gen::catch_up(Stage stage, int upto) const {
 Pass Gen::catch_up(Stage stage, std::span<const Token> tentative) const {
   const auto seq = static_cast<int>(s_->tokens().size());
   if (tentative.empty()) return catch_up(stage, seq);
-  const int have = s_->rows({stage.cache, 0});
+  const int have = stage.first + s_->rows({stage.cache, 0});
   Pass pass = catch_up(stage, seq);
   // Some tentative rows may be in the cache already.
   for (auto i = static_cast<size_t>(std::max(0, have - seq)); i < tentative.size(); ++i) {

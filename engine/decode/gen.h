@@ -147,6 +147,7 @@ class Sequence {
   virtual Pass begin_pass(Stage stage, int end) = 0;
   virtual Flight* submit(Pass&& pass) = 0;
   virtual void retain(CacheId cache, std::span<const Row> path) = 0;
+  virtual int cached(Stage) const { return 0; }
   virtual void truncate(CacheId cache, int at_most) = 0;
   virtual CacheId fork(CacheId cache) = 0;
   virtual void drop(CacheId cache) = 0;
@@ -175,8 +176,14 @@ class Gen {
   // Of the request's deployment and tenant; likewise.
   TenantTexts earlier_texts() const { return s_->earlier_texts(); }
   int rows(Stage stage) const { return s_->rows(stage); }  // that have done stage.to layers
-  // Rows of seq() that have not done stage.to layers.
-  int missing(Stage stage) const { return static_cast<int>(s_->tokens().size()) - s_->rows(stage); }
+  // Rows of seq() from stage.first on that have not done stage.to layers.
+  int missing(Stage stage) const {
+    return static_cast<int>(s_->tokens().size()) - stage.first - s_->rows(stage);
+  }
+
+  // Leading rows of seq() in the prefix cache, which the next round gives an empty cache that needs
+  // rows. Takes time for each token.
+  int cached(Stage stage) const { return s_->cached(stage); }
 
   // co_await: reserves pages for all needs or none. Only here may a request wait for memory or be
   // preempted. Values left on a device do not survive it. Caches may be shorter after it, even
@@ -194,7 +201,8 @@ class Gen {
     return Awaiter{s_, std::move(needs)};
   }
 
-  // A pass that adds what stage.cache lacks of seq() and `tentative`, as a chain. After preemption,
+  // A pass that adds what stage.cache lacks of seq(), from stage.first on, and `tentative`, as a
+  // chain. After preemption,
   // rows that Need::frontier has no capacity for run through all layers first, in a pass of their
   // own; the stage's memory is recomputed when the pass is submitted. Prompt rows of a conditioned
   // role (ConditioningEdge) take hidden rows as inputs.
@@ -221,6 +229,10 @@ class Gen {
   // fork, copy, and truncate of existing rows.
   void retain(CacheId cache, std::span<const Row> path) { s_->retain(cache, path); }
   void truncate(CacheId cache, int at_most) { s_->truncate(cache, at_most); }
+  // The row of the last token is dropped.
+  void drop_last(Stage stage) {
+    truncate(stage.cache, static_cast<int>(seq().size()) - 1 - stage.first);
+  }
   CacheId fork(CacheId cache) { return s_->fork(cache); }
   // Destroys a forked cache.
   void drop(CacheId cache) { s_->drop(cache); }

@@ -35,6 +35,7 @@ struct Drafter {
     read.draw = true;
     read.keep = by_ratio;
     read.round_start = static_cast<int>(g.seq().size());
+    read.first = stage.first;
     return read;
   }
 };
@@ -171,6 +172,9 @@ class DraftPolicy {
         most_(a.draft_tokens),
         large_(g.stage(Role::kLarge)),
         small_(drafter_of(g, a)),
+        context_(a.draft_context),
+        reads_all_(a.reads_prompt_at_once || g.warp().processors ||
+                   small_.stage.cache == large_.cache),
         warp_(g.warp(), a.draft_vocabulary.value_or(0), a.drafts_text_ids),
         length_(small_.by_ratio && a.pace == Pace::kFastest ? Pace::kAdaptive : a.pace, most_),
         lookup_(g, kMaxNgram) {
@@ -182,6 +186,7 @@ class DraftPolicy {
 
   // The small model reads the prompt together with the large one.
   bool drafts_at_once() const { return !stopping_ || stopping_->may_draft(); }
+  Stage small() const { return small_.stage; }
 
   void begin_round() {
     forced_ = g_.forced(std::min(kMostForced, g_.remaining() - 1));
@@ -190,17 +195,17 @@ class DraftPolicy {
       gamma_ = forced;
       return;
     }
-    drafter_ = small_;
-    drafter_.warp = warp_.behind(g_.seq());
     // The large model adds a token of its own, so the last token needs no draft.
     gamma_ = std::min(length_.gamma(), g_.remaining() - 1);
-    if (!stopping_) return;
-    lookup_.begin_round();
-    const int more = std::min(most_, std::max(kShortLookup, lookup_.most()));
-    gamma_ = std::min(forced + more, g_.remaining() - 1);
-    stopping_->begin_round(
-        {g_.load(large_), g_.load(small_.stage), g_.missing(small_.stage) - 1, g_.remaining()});
-    if (!stopping_->parallel()) drafter_.masks = 0;
+    if (stopping_) {
+      lookup_.begin_round();
+      const int more = std::min(most_, std::max(kShortLookup, lookup_.most()));
+      gamma_ = std::min(forced + more, g_.remaining() - 1);
+      choose_drafts();
+    }
+    drafter_ = small_;
+    drafter_.warp = warp_.behind(g_.seq());
+    if (stopping_ && !stopping_->parallel()) drafter_.masks = 0;
   }
   Needs needs() const {
     Needs needs{{large_, g_.missing(large_) + gamma_}};
@@ -228,6 +233,20 @@ class DraftPolicy {
   }
 
  private:
+  // Drafts need not be exact, so the small model reads only the end of a long text when it begins,
+  // into a cache of its own: rows of the other one are shared with texts that begin alike.
+  // Processors count the tokens of the whole text.
+  void choose_drafts() {
+    const bool empty = small_.stage.first == 0 && g_.rows(small_.stage) == 0;
+    if (empty && !cached_) cached_ = g_.cached(small_.stage);
+    const int missing = g_.missing(small_.stage) - 1 - (empty ? *cached_ : 0);
+    const bool shortens = empty && !reads_all_ && missing > context_;
+    const int behind = shortens ? context_ : missing;
+    stopping_->begin_round({g_.load(large_), g_.load(small_.stage), behind, g_.remaining()});
+    if (!shortens || !stopping_->may_draft()) return;
+    const int first = static_cast<int>(g_.seq().size()) - 1 - context_;
+    small_.stage = {g_.fork(small_.stage.cache), small_.stage.to, first};
+  }
   // The last draft of the small model, at most.
   int of_small() const {
     if (!stopping_) return most_;
@@ -243,7 +262,10 @@ class DraftPolicy {
   Gen g_;
   const int most_;
   const Stage large_;
-  const Drafter small_;
+  Drafter small_;
+  const int context_;
+  const bool reads_all_;       // the whole text
+  std::optional<int> cached_;  // rows of the prompt that were in the prefix cache
   DraftWarp warp_;
   DraftLength length_;
   std::optional<DraftStopping> stopping_;  // with Pace::kFastest
@@ -258,10 +280,9 @@ class DraftPolicy {
 }  // namespace
 
 Task<void> speculative(Gen g, SpeculativeParams a) {
-  const Stage D = g.stage(Role::kSmall);
   DraftPolicy policy(g, a);
   std::vector<Stage> others;
-  if (a.reads_prompt_at_once || policy.drafts_at_once()) others.push_back(D);
+  if (a.reads_prompt_at_once || policy.drafts_at_once()) others.push_back(policy.small());
   bool ended = co_await first_token(g, std::move(others));
   while (!ended) {
     policy.begin_round();
@@ -272,7 +293,7 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
     policy.end_round(drafted, verified.accepted);
     ended = verified.ended;
     // Rolls back the rejected drafts. If all were accepted, the small model lacks the last one.
-    if (!ended) g.truncate(D.cache, static_cast<int>(g.seq().size()) - 1);
+    if (!ended) g.drop_last(policy.small());
   }
 }
 

@@ -46,6 +46,9 @@ struct SpeculativeParams {
     kRatio,  // x_i is accepted with probability min(1, p_i(x_i) / q_i(x_i)), the papers' rule
   };
   Acceptance acceptance = Acceptance::kMatch;  // greedy: both are the same
+  // With kFastest, the small model begins with at most this many tokens of the text, and the last
+  // one: drafts need not be exact, and reading a long text may cost more than they save. [1, ..)
+  int draft_context = 128;
   // The small model reads the prompt with the large one, even if it may never draft: later it would
   // cost the large model a second reading.
   bool reads_prompt_at_once = false;

@@ -33,7 +33,8 @@ Purpose purpose_of(const Read& read, const Pass& pass) {
 }
 
 sampling::RaceKey key_of(const Read& read, Purpose purpose, int position) {
-  return sampling::race_key(read.warp.seed, read.warp.choice, purpose, position, read.round_start);
+  return sampling::race_key(read.warp.seed, read.warp.choice, purpose, read.first + position,
+                            read.round_start);
 }
 
 }  // namespace
@@ -470,7 +471,7 @@ absl::Status RowReader::verify(const Read& read, const Work::Output& output, int
     TANDEM_ASSIGN_OR_RETURN(const auto q, draft_dist(read.against, output.index));
     sampling::normalize(scratch_.weight, warped_.total, scratch_.weight);
     const double accept_u = sampling::uniform(read.warp.seed, read.warp.choice, Purpose::kAccept,
-                                              position, read.round_start);
+                                              read.first + position, read.round_start);
     verdict = sampling::judge(scratch_.weight, {*q}, drafted, accept_u,
                               key_of(read, Purpose::kResidual, position));
   }

@@ -18,6 +18,12 @@ bool MethodContext::reserve(std::span<const Need> needs, std::coroutine_handle<>
   return true;
 }
 
+int MethodContext::cached(Stage stage) const {
+  const SequenceCache& cache = *parts_->caches.find(stage.cache);
+  const size_t role = parts_->caches.first_role_of(cache);
+  return static_cast<int>(parts_->reservation.known_rows(role, *cache.pools(), tokens()));
+}
+
 Pass MethodContext::begin_pass(Stage stage, int end) {
   recompute_rows(stage);
   if (parts_->conditioning) return parts_->conditioning->begin_pass(stage, end);

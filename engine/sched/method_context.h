@@ -27,6 +27,7 @@ class MethodContext final : public Sequence {
   const std::vector<Token>& tokens() const override { return parts_->output.tokens(); }
   Stage stage(Role role, int i) const override { return parts_->caches.stage(role, i); }
   int rows(Stage stage) const override { return parts_->caches.find(stage.cache)->rows(stage.to); }
+  int cached(Stage stage) const override;
   const Warp& warp() const override { return parts_->spec.warp; }
   int top_logprobs() const override { return parts_->spec.top_logprobs; }
   bool wants_logprobs() const override { return parts_->spec.logprobs; }

@@ -76,8 +76,8 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
     const Read& read = work.pass->read[static_cast<size_t>(o.read)];
     if (!read.uses_head()) continue;
     const ScriptedText text(script_, read.warp.seed, read.warp.choice);
-    const int next =
-        positions[static_cast<size_t>(o.run_row)] + 1;  // the position of the predicted token
+    // The position of the predicted token.
+    const int next = read.first + positions[static_cast<size_t>(o.run_row)] + 1;
     const bool large = is_large(work, read);
 
     Out& out = readout.row[i];

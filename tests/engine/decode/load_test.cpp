@@ -197,7 +197,7 @@ TEST(Load, LongPromptsLoseNothing) {
     load.copied = 0.1;
     load.measured = 500 + 50 * clients;
     EXPECT_GE(ratio("prompts of 1,000", clients, automatic_of(load, 1), autoregressive_of(load)),
-              0.98);
+              clients == 1 ? 1.25 : 0.98);
   }
 }
 

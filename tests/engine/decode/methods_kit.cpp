@@ -110,18 +110,20 @@ FakeMemory::Slot CacheWatch::at(const Place& place) const {
 
 void CacheWatch::look(const Work& w) {
   const reference::Tokens seq = reference::joined(prompt_, recorder_->tokens);
+  const int begin = w.pass->stage.first;
+  const int known = static_cast<int>(seq.size()) - begin;
   const FakeMemory::Model& model = box_->memory.model(w.model);
   const auto page_rows = static_cast<size_t>(model.pool.page_rows);
   // The first pass on a cache since tokens became final: nothing tentative is left.
   const bool first = std::exchange(final_[w.model], seq.size()) != seq.size();
   if (first && !recorder_->tokens.empty()) {
-    EXPECT_LT(w.rows_before(), static_cast<int>(seq.size()));
+    EXPECT_LT(w.rows_before(), known);
   }
-  for (int row = 0; row < std::min(w.rows_before(), static_cast<int>(seq.size())); ++row) {
+  for (int row = 0; row < std::min(w.rows_before(), known); ++row) {
     const auto r = static_cast<size_t>(row);
     const FakeMemory::Slot slot =
         at({w.model, w.pages[r / page_rows].index() * page_rows + r % page_rows});
-    EXPECT_EQ(slot.input, fake::token_input(seq[r])) << "row " << row;
+    EXPECT_EQ(slot.input, fake::token_input(seq[r + static_cast<size_t>(begin)])) << "row " << row;
     EXPECT_EQ(slot.position, row);
     ++looked_at;
   }

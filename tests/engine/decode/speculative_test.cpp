@@ -33,6 +33,7 @@ Drafting random_drafting(Rng& rng) {
 Drafting random_or_paying(Rng& rng) {
   Drafting a = random_drafting(rng);
   if (chance(rng, 50)) a.pace = Pace::kFastest;
+  if (chance(rng, 50)) a.draft_context = between(rng, 1, 6);
   return a;
 }
 
