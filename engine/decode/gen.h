@@ -130,6 +130,7 @@ class Sequence {
   virtual const std::vector<Token>& tokens() const = 0;
   virtual Stage stage(Role role, int i) const = 0;
   virtual int rows(Stage stage) const = 0;
+  virtual int cached(Stage) const { return 0; }
   virtual const Warp& warp() const = 0;
   virtual int top_logprobs() const = 0;
   virtual bool wants_logprobs() const = 0;
@@ -147,7 +148,6 @@ class Sequence {
   virtual Pass begin_pass(Stage stage, int end) = 0;
   virtual Flight* submit(Pass&& pass) = 0;
   virtual void retain(CacheId cache, std::span<const Row> path) = 0;
-  virtual int cached(Stage) const { return 0; }
   virtual void truncate(CacheId cache, int at_most) = 0;
   virtual CacheId fork(CacheId cache) = 0;
   virtual void drop(CacheId cache) = 0;
@@ -181,8 +181,8 @@ class Gen {
     return static_cast<int>(s_->tokens().size()) - stage.first - s_->rows(stage);
   }
 
-  // Leading rows of seq() in the prefix cache, which the next round gives an empty cache that needs
-  // rows. Takes time for each token.
+  // Leading rows of seq() in the prefix cache. An empty cache that needs rows gets them in the next
+  // round. Each call looks up the pages of all tokens.
   int cached(Stage stage) const { return s_->cached(stage); }
 
   // co_await: reserves pages for all needs or none. Only here may a request wait for memory or be
@@ -202,10 +202,9 @@ class Gen {
   }
 
   // A pass that adds what stage.cache lacks of seq(), from stage.first on, and `tentative`, as a
-  // chain. After preemption,
-  // rows that Need::frontier has no capacity for run through all layers first, in a pass of their
-  // own; the stage's memory is recomputed when the pass is submitted. Prompt rows of a conditioned
-  // role (ConditioningEdge) take hidden rows as inputs.
+  // chain. After preemption, rows that Need::frontier has no capacity for run through all layers
+  // first, in a pass of their own; the stage's memory is recomputed when the pass is submitted.
+  // Prompt rows of a conditioned role (ConditioningEdge) take hidden rows as inputs.
   // REQUIRES: the stage is among the round's needs, if it has Need::frontier or is conditioned.
   Pass catch_up(Stage stage, std::span<const Token> tentative = {}) const;
   // The same up to row `upto` of seq().
@@ -229,7 +228,7 @@ class Gen {
   // fork, copy, and truncate of existing rows.
   void retain(CacheId cache, std::span<const Row> path) { s_->retain(cache, path); }
   void truncate(CacheId cache, int at_most) { s_->truncate(cache, at_most); }
-  // The row of the last token is dropped.
+  // Drops the row of seq()'s last token, if the cache has it.
   void drop_last(Stage stage) {
     truncate(stage.cache, static_cast<int>(seq().size()) - 1 - stage.first);
   }

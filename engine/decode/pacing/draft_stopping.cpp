@@ -23,7 +23,7 @@ constexpr double kParallelRows = 4;
 // the mean: the first one may be short by chance.
 constexpr double kExpectedAnswer = 128, kFirstAnswer = 1.0 / 2, kAnswers = 1.0 / 8;
 constexpr double kLongAnswer = 1024;  // mean tokens, at most
-// Of a text, relative to the time of its rows. Others wait for it, and its gain may not come.
+// Weight of the time to read a text: it is certain, and what drafts gain later is not.
 constexpr double kReading = 1.15;
 // Weight of the expected rounds, in observed ones.
 constexpr double kExpected = 4;
@@ -223,14 +223,14 @@ double DraftStopping::lost(int tokens) const {
   return seconds - tokens / without_;
 }
 
-// A trial of the small model, where it would pay if it were always right.
+// A trial of the small model, where it would pay if it were always right: a few rounds. If only
+// reading the text makes it too slow, all rounds of the request.
 bool DraftStopping::explores_small(const RecentRounds& with) {
   if (trial_ > 0) return true;
   if (!pays(DraftStats::kAllRight)) return false;
   const double pass = now_.large.time->seconds(1);
-  // If only reading the text makes it too slow, the trial is the whole request.
   if (alone() && tokens_per_second(with) > without_ && -gain(with) <= shared_.unspent * pass) {
-    shared_.unspent -= catch_up() / pass;
+    shared_.unspent = std::max(-DraftStats::kMostUnspent, shared_.unspent - catch_up() / pass);
     return on_trial_ = true;
   }
   const double rounds = DraftStats::kTrial * (seconds_of_small(1) + 2 * row() / best_);
@@ -366,7 +366,8 @@ void DraftStopping::end_round(int accepted) {
   if (on_trial_) {
     // Gains offset losses. They are no time for further trials.
     const double left = shared_.unspent - lost(accepted + 1) / now_.large.time->seconds(1);
-    shared_.unspent = std::min(left, std::max(shared_.unspent, DraftStats::kFirstUnspent));
+    const double most = std::max(shared_.unspent, DraftStats::kFirstUnspent);
+    shared_.unspent = std::clamp(left, -DraftStats::kMostUnspent, most);
   }
   const auto drafts = static_cast<int>(drafts_.size());
   int context = after_;

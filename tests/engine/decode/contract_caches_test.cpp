@@ -134,6 +134,29 @@ Task<void> hand_over(Gen g, int to, Answers* out) {
   }
 }
 
+Task<void> look_up(Gen g, std::vector<int>* out) {
+  const Stage a = g.stage(Role::kLarge);
+  out->push_back(g.cached(a));
+  co_await g.round({{a, g.missing(a)}});
+  out->push_back(g.rows(a));
+  co_await g.submit(g.catch_up(a));
+}
+
+TEST(ContractCaches, AnEmptyCacheGetsItsCachedRowsInTheNextRound) {
+  Box box{BoxOptions()};
+  const std::vector<Token> p(40, 9);
+  std::vector<int> out;
+  for (int i = 0; i < 2; ++i) {
+    const auto r = run(box, box.spec(p, 1), [&out](Gen g) { return look_up(g, &out); });
+    box.pump();
+    ASSERT_TRUE(r->ok()) << r->end.status;
+  }
+  EXPECT_EQ(out[0], 0);
+  EXPECT_EQ(out[1], 0);
+  EXPECT_GT(out[2], 30);
+  EXPECT_EQ(out[3], out[2]);
+}
+
 TEST(ContractCaches, CopiesBetweenDevicesAreInOrder) {
   for (const int to : {4, 2}) {
     for (const bool source_is_slow : {false, true}) {

@@ -408,6 +408,49 @@ TEST(Speculative, DoesNotWaitForASmallModelThatReadsThePrompt) {
   EXPECT_GT(unasked, 0);
 }
 
+// Of a text of 60 tokens the small model reads the last 8, and the last one; all of it for
+// penalties, whose counts are those of the whole text, and where most of it is in the prefix cache.
+TEST(Speculative, TheSmallModelReadsTheEndOfALongText) {
+  enum class Case : uint8_t { kLong, kPenalties, kCached };
+  for (const Case c : {Case::kLong, Case::kPenalties, Case::kCached}) {
+    BoxOptions o;
+    o.models.resize(2);
+    o.models[0].config = o.models[1].config = tiny_model(1, 4, 12);
+    Box box{o};
+    int rows = 0;  // of the small model
+    box.backends[0].set_on_run([&rows](const Batch& batch) {
+      for (const Work& w : batch.works) rows += w.model == ModelId(1) ? w.count : 0;
+    });
+    const auto ask = [&](Pace pace, int tokens) {
+      SequenceSpec s = box.spec(std::vector<Token>(60, 1), tokens);
+      s.warp.temperature = 1;
+      if (c == Case::kPenalties) {
+        Processors penalties;
+        penalties.prompt_tokens = 60;
+        penalties.repetition_penalty = 1.2F;
+        s.warp.processors = std::make_shared<const Processors>(penalties);
+      }
+      const Tokens expected = reference::autoregressive(box.config(), s.prompt, s.warp, s.stops.eos,
+                                                        s.stops.max_new_tokens);
+      SpeculativeParams a;
+      a.pace = pace;
+      a.draft_context = 8;
+      s.cast = make_cast(two_models());
+      s.method = [a](Gen g) { return speculative(g, a); };
+      rows = 0;
+      const auto r = box.submit(std::move(s));
+      box.pump();
+      EXPECT_TRUE(r->ok()) << r->end.status;
+      EXPECT_EQ(r->tokens, expected);
+    };
+    ask(c == Case::kCached ? Pace::kFixed : Pace::kFastest, 2);
+    ask(Pace::kFastest, 12);
+    EXPECT_GT(rows, 8);
+    EXPECT_EQ(rows > 60, c == Case::kPenalties) << static_cast<int>(c);
+    box.expect_idle();
+  }
+}
+
 // gamma follows what is accepted, up and down.
 TEST(Speculative, AdaptsToTheAcceptLength) {
   for (const bool same : {true, false}) {
