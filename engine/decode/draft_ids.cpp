@@ -19,6 +19,13 @@ DraftWarp::DraftWarp(const Warp& warp, int draft_vocabulary, bool text_ids)
   warp_.vocab = draft_ids(warp, draft_vocabulary);
 }
 
+void DraftWarp::begin_at(int first) {
+  if (!warp_.processors) return;  // else they distinguish the prompt and the answer
+  Processors processors = *warp_.processors;
+  processors.prompt_tokens -= first;
+  warp_.processors = std::make_shared<const Processors>(std::move(processors));
+}
+
 const Warp& DraftWarp::behind(const std::vector<Token>& text) {
   if (!text_ids_) return warp_;
   bool added = false;

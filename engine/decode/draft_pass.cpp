@@ -32,7 +32,6 @@ Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::v
   if (std::ranges::any_of(p.add.in, is_conditioned)) masks = 0;
   const TreeRows rows = add_tree(chain_of(nodes, masks, room), candidates, &p);
   Read predictions = read_masks(rows.masks, 1, how.warp);
-  predictions.first = how.first;
   how.rows = rows.nodes;
   how.max_prob = predictions.max_prob = true;
   p.reading(std::move(how));

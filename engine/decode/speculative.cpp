@@ -35,7 +35,6 @@ struct Drafter {
     read.draw = true;
     read.keep = by_ratio;
     read.round_start = static_cast<int>(g.seq().size());
-    read.first = stage.first;
     return read;
   }
 };
@@ -173,8 +172,7 @@ class DraftPolicy {
         large_(g.stage(Role::kLarge)),
         small_(drafter_of(g, a)),
         context_(a.draft_context),
-        reads_all_(a.reads_prompt_at_once || g.warp().processors ||
-                   small_.stage.cache == large_.cache),
+        reads_all_(a.reads_prompt_at_once || small_.stage.cache == large_.cache),
         warp_(g.warp(), a.draft_vocabulary.value_or(0), a.drafts_text_ids),
         length_(small_.by_ratio && a.pace == Pace::kFastest ? Pace::kAdaptive : a.pace, most_),
         lookup_(g, kMaxNgram) {
@@ -234,18 +232,23 @@ class DraftPolicy {
 
  private:
   // Drafts need not be exact, so the small model reads only the end of a long text when it begins,
-  // into a cache of its own: rows of the other one are shared with texts that begin alike.
-  // Processors count the tokens of the whole text.
+  // into a cache of its own: rows of the other one are shared with texts that begin alike. It reads
+  // the whole answer, which constraints depend on.
   void choose_drafts() {
     const bool empty = small_.stage.first == 0 && g_.rows(small_.stage) == 0;
     if (empty && !cached_) cached_ = g_.cached(small_.stage);
     const int missing = g_.missing(small_.stage) - 1 - (empty ? *cached_ : 0);
-    const bool shortens = empty && !reads_all_ && missing > context_;
-    const int behind = shortens ? context_ : missing;
+    const int end = static_cast<int>(g_.seq().size()) - 1;
+    int first = end - context_;
+    if (const auto& processors = g_.warp().processors) {
+      first = std::min(first, processors->prompt_tokens);
+    }
+    const bool shortens = empty && !reads_all_ && missing > end - first;
+    const int behind = shortens ? end - first : missing;
     stopping_->begin_round({g_.load(large_), g_.load(small_.stage), behind, g_.remaining()});
     if (!shortens || !stopping_->may_draft()) return;
-    const int first = static_cast<int>(g_.seq().size()) - 1 - context_;
     small_.stage = {g_.fork(small_.stage.cache), small_.stage.to, first};
+    warp_.begin_at(first);
   }
   // The last draft of the small model, at most.
   int of_small() const {

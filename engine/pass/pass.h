@@ -168,7 +168,6 @@ struct Read {
   // Of `keep`, `tentative` and `against` reads: the position at which the method's round began.
   // Part of the key of draft, acceptance and residual draws.
   int round_start = 0;
-  int first = 0;  // Stage::first; draws are keyed by positions among the sequence's tokens
 
   bool judges() const { return match || against.valid(); }
   bool uses_head() const { return !hidden && !pool; }
@@ -185,7 +184,9 @@ inline RowList last_rows(size_t n, size_t added) {
 struct Stage {
   CacheId cache;
   int to = 0;
-  int first = 0;  // index of the cache's first row among the sequence's tokens
+  // Index of the cache's first row among the sequence's tokens. Draws are keyed by the positions
+  // there.
+  int first = 0;
 };
 
 enum class See : uint8_t {

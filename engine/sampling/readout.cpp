@@ -32,9 +32,9 @@ Purpose purpose_of(const Read& read, const Pass& pass) {
   return read.keep || read.tentative || draft ? Purpose::kDraft : Purpose::kToken;
 }
 
-sampling::RaceKey key_of(const Read& read, Purpose purpose, int position) {
-  return sampling::race_key(read.warp.seed, read.warp.choice, purpose, read.first + position,
-                            read.round_start);
+sampling::RaceKey key_of(const Work& work, const Read& read, Purpose purpose, int position) {
+  return sampling::race_key(read.warp.seed, read.warp.choice, purpose,
+                            work.pass->stage.first + position, read.round_start);
 }
 
 }  // namespace
@@ -297,7 +297,7 @@ RowQuestion RowReader::question(const Work& work, const Work::Output& output, in
   q.top_p = cuts.top_p;
   q.min_reach = cuts.min_reach;
   const Purpose purpose = read.judges() ? Purpose::kToken : purpose_of(read, *work.pass);
-  const sampling::RaceKey key = key_of(read, purpose, position);
+  const sampling::RaceKey key = key_of(work, read, purpose, position);
   std::copy(key.begin(), key.end(), q.key);
   return q;
 }
@@ -455,7 +455,7 @@ absl::StatusOr<Token> RowReader::pick(const In& in) {
 // Draws from scratch_.weight; greedy: the argmax.
 Token RowReader::draw(const Read& read, Purpose purpose, int position, Token argmax) const {
   if (read.warp.greedy()) return argmax;
-  return sampling::race(scratch_.weight, key_of(read, purpose, position), ids_.more());
+  return sampling::race(scratch_.weight, key_of(*work_, read, purpose, position), ids_.more());
 }
 
 absl::Status RowReader::verify(const Read& read, const Work::Output& output, int position,
@@ -470,10 +470,11 @@ absl::Status RowReader::verify(const Read& read, const Work::Output& output, int
   } else {
     TANDEM_ASSIGN_OR_RETURN(const auto q, draft_dist(read.against, output.index));
     sampling::normalize(scratch_.weight, warped_.total, scratch_.weight);
-    const double accept_u = sampling::uniform(read.warp.seed, read.warp.choice, Purpose::kAccept,
-                                              read.first + position, read.round_start);
+    const double accept_u =
+        sampling::uniform(read.warp.seed, read.warp.choice, Purpose::kAccept,
+                          work_->pass->stage.first + position, read.round_start);
     verdict = sampling::judge(scratch_.weight, {*q}, drafted, accept_u,
-                              key_of(read, Purpose::kResidual, position));
+                              key_of(*work_, read, Purpose::kResidual, position));
   }
   conclude(bonus, verdict.accepted, verdict.token, drafted, out);
   if (bonus || !verdict.accepted) prepare_next(read, verdict.token);

@@ -77,7 +77,7 @@ absl::Status ScriptedBackend::rewrite(const Work& work, Readout& readout) const 
     if (!read.uses_head()) continue;
     const ScriptedText text(script_, read.warp.seed, read.warp.choice);
     // The position of the predicted token.
-    const int next = read.first + positions[static_cast<size_t>(o.run_row)] + 1;
+    const int next = work.pass->stage.first + positions[static_cast<size_t>(o.run_row)] + 1;
     const bool large = is_large(work, read);
 
     Out& out = readout.row[i];

@@ -248,6 +248,7 @@ inline SpeculativeParams random_speculative(Rng& rng) {
   a.pace = chance(rng, 40) ? Pace::kFastest : chance(rng, 50) ? Pace::kAdaptive : Pace::kFixed;
   if (chance(rng, 40)) a.min_draft_probability = fraction(rng);
   if (chance(rng, 40)) a.draft_vocabulary = between(rng, 1, 12);
+  if (chance(rng, 50)) a.draft_context = between(rng, 1, 6);
   return a;
 }
 

@@ -489,7 +489,7 @@ TEST(RowReader, ATokenDependsOnItsPositionOnly) {
   for (const int round_start : {0, 3, 9}) {
     Pass pass;
     Read read = read_of(static_cast<size_t>(1 + round_start));  // another place in another pass
-    read.first = 5 * round_start;                               // and in another cache
+    pass.stage.first = 5 * round_start;                         // and in another cache
     read.warp.temperature = 2;
     read.warp.seed = 77;
     read.draw = true;
@@ -499,7 +499,7 @@ TEST(RowReader, ATokenDependsOnItsPositionOnly) {
     reader.begin(work);
     for (const Work::Output& o : work.outputs) {
       std::vector<float> row = logits;
-      ASSERT_TRUE(reader.read(o, row, 100 + o.index - round_start - read.first).ok());
+      ASSERT_TRUE(reader.read(o, row, 100 + o.index - round_start - pass.stage.first).ok());
     }
     tokens.push_back(reader.take().row.back().token);
   }
