@@ -95,6 +95,8 @@ void Executor::run(const Batch& batch, std::vector<WorkResult>& results) {
   answers_suffice_ = set_questions(batch, {});
   stepped_ = step(batch, blocks);
   if (plan_.rows() > 0 && !stepped_) {
+    plan_.cut_last_layer(shape_);
+    set_loras();
     place();
     follow_others();
     launch(device_queue_, [this] { forward(); });
@@ -382,14 +384,18 @@ void Executor::run_segment(size_t i, at::Tensor& x) {
     }
     loras = loras_;
   }
-  if (segment.all) {
-    model_.run(segment.from, segment.to, x, rows, pool_, memory, loras);
-    return;
-  }
+  const auto run = [&](at::Tensor& in) {
+    if (segment.kv_only) {
+      model_.store_kv(segment.from, in, rows, pool_, loras);
+    } else {
+      model_.run(segment.from, segment.to, in, rows, pool_, memory, loras);
+    }
+  };
+  if (segment.all) return run(x);
   at::Tensor& part = part_.rows(rows.rows);
   ops_.copy_rows(part, nullptr, x, index, rows.rows);
-  model_.run(segment.from, segment.to, part, rows, pool_, memory, loras);
-  ops_.copy_rows(x, index, part, nullptr, rows.rows);
+  run(part);
+  if (!segment.kv_only) ops_.copy_rows(x, index, part, nullptr, rows.rows);
 }
 
 void Executor::apply_heads() {

@@ -534,6 +534,45 @@ void Plan::cut_segments() {
   }
 }
 
+void Plan::cut_last_layer(const ModelShape& shape) {
+  constexpr int kLeast = 4;  // rows that are not read
+  if (shape.encodes || segments.empty() || segments.back().to != shape.layers) return;
+  std::vector<bool> is_read(token.size());
+  const auto mark = [&is_read](const RowCopies& copies) {
+    for (const int64_t row : copies.from) is_read[static_cast<size_t>(row)] = true;
+  };
+  mark(save);
+  for (const Capture& c : captures) {
+    if (c.at != shape.layers) continue;
+    mark(c.copies);
+    mark(c.stored);
+    mark(c.pooled);
+  }
+  const Segment& last = segments.back();
+  Segment read{shape.layers - 1, shape.layers};
+  read.all = false;
+  const int n = last.all ? rows() : static_cast<int>(last.index.size());
+  for (int i = 0; i < n; ++i) {
+    const int row = last.all ? i : static_cast<int>(last.index[static_cast<size_t>(i)]);
+    if (!is_read[static_cast<size_t>(row)]) continue;
+    read.index.push_back(row);
+    read.columns.append(columns, row);
+  }
+  const auto read_rows = static_cast<int>(read.index.size());
+  if (n - read_rows < kLeast) return;
+  if (adapted_rows > 0) add_loras(read);
+  Segment stored = last;
+  stored.from = shape.layers - 1;
+  stored.kv_only = true;
+  if (last.from == stored.from) {
+    segments.pop_back();
+  } else {
+    --segments.back().to;
+  }
+  segments.push_back(std::move(stored));
+  if (read_rows > 0) segments.push_back(std::move(read));
+}
+
 void Plan::add_loras(Segment& s) const {
   for (size_t i = 0; i < s.index.size(); ++i) {
     const LoraId lora = lora_[static_cast<size_t>(s.index[i])];

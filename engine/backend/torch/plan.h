@@ -31,6 +31,7 @@ struct LoraRows {
 struct Segment {
   int from = 0;
   int to = 0;
+  bool kv_only = false;              // one layer, whose keys and values alone are computed
   bool all = true;                   // every batch row runs; else:
   std::vector<int64_t> index;        // the batch rows that run, ascending
   RowColumns columns;                // of these rows
@@ -107,6 +108,10 @@ class Plan {
   void build(const Batch& batch, const ModelShape& shape, const PoolSize& pool,
              const ValueStore& store, const WidthOf& width_of, const MemoryOf& memory_of,
              const CachedOf& cached_of = {}, const HasLora& has_lora = {});
+
+  // Most rows of a prompt are not read, so the last layer has to compute only their keys and
+  // values. Splits this layer from its segment, if there are enough such rows.
+  void cut_last_layer(const ModelShape& shape);
 
   // Sets the tokens of rows that cached_of resolved, from `store`. A work whose tokens are not
   // there gets a status.

@@ -47,29 +47,40 @@ void Decoder::add_positions(at::Tensor& x, const int32_t* replaced, const int32_
   if (weights_.positions.defined()) ops_.add_positions(x, weights_.positions, replaced, position);
 }
 
+// The rows with the window of a layer.
+RowView Decoder::seen_in(int layer, const RowView& rows) const {
+  RowView seen = rows;
+  const int window = config_.window_of(layer);
+  if (!config_.bidirectional) {
+    seen.window = config_.full_layers.empty() ? 0 : window;
+  } else if (window > 0) {
+    seen.first_key = rows.near_first;
+    seen.dense_end = rows.near_end;
+  }
+  return seen;
+}
+
+LayerKv Decoder::kv_of(int layer, const KvPool& pool) const {
+  const auto i = static_cast<size_t>(layer);
+  return {config_.heads, config_.kv_heads, config_.head_dim, pool.layer_keys[i],
+          pool.layer_values[i]};
+}
+
 void Decoder::run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
                   const Memory& memory, LoraGroups loras) {
-  RowView seen = rows;
-  const auto set_window = [&](int window) {
-    if (!config_.bidirectional) {
-      seen.window = config_.full_layers.empty() ? 0 : window;
-      return;
-    }
-    seen.first_key = window > 0 ? rows.near_first : rows.first_key;
-    seen.dense_end = window > 0 ? rows.near_end : rows.dense_end;
-  };
   for (int i = from; i < to; ++i) {
-    const auto layer = static_cast<size_t>(i);
-    const auto kv_of = [&](const KvPool& in) {
-      return LayerKv{config_.heads, config_.kv_heads, config_.head_dim, in.layer_keys[layer],
-                     in.layer_values[layer]};
-    };
-    set_window(config_.window_of(i));
+    const RowView seen = seen_in(i, rows);
     std::optional<SeenKv> read;
-    if (memory.pool != nullptr) read.emplace(SeenKv{memory.rows, kv_of(*memory.pool)});
-    runner_.run(i, weights_.layers[layer], weights_.distances, x, {seen, kv_of(pool)},
-                read ? &*read : nullptr, loras);
+    if (memory.pool != nullptr) read.emplace(SeenKv{memory.rows, kv_of(i, *memory.pool)});
+    runner_.run(i, weights_.layers[static_cast<size_t>(i)], weights_.distances, x,
+                {seen, kv_of(i, pool)}, read ? &*read : nullptr, loras);
   }
+}
+
+void Decoder::store_kv(int layer, const at::Tensor& x, const RowView& rows, const KvPool& pool,
+                       LoraGroups loras) {
+  runner_.store_kv(layer, weights_.layers[static_cast<size_t>(layer)], x,
+                   {rows, kv_of(layer, pool)}, loras);
 }
 
 void Decoder::head(at::Tensor& logits, const at::Tensor& hidden, const cpu::Columns& columns) {

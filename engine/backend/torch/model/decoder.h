@@ -37,6 +37,8 @@ class Decoder final : public Model {
   void add_positions(at::Tensor& x, const int32_t* replaced, const int32_t* position) override;
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory, LoraGroups loras) override;
+  void store_kv(int layer, const at::Tensor& x, const RowView& rows, const KvPool& pool,
+                LoraGroups loras) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, const cpu::Columns& columns) override;
   void final_norm(at::Tensor& out, const at::Tensor& hidden) override;
   int most_head_rows() const override { return weights_.head.most_rows(); }
@@ -45,6 +47,9 @@ class Decoder final : public Model {
   void reach(int max_position) { runner_.reach(max_position); }
 
  private:
+  RowView seen_in(int layer, const RowView& rows) const;
+  LayerKv kv_of(int layer, const KvPool& pool) const;
+
   DecoderConfig config_;
   std::shared_ptr<const DecoderWeights> shared_weights_;
   const DecoderWeights& weights_;

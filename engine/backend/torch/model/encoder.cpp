@@ -64,6 +64,11 @@ void Encoder::run(int from, int to, at::Tensor& x, const RowView& rows, const Kv
   x.copy_(normed);
 }
 
+void Encoder::store_kv(int /*layer*/, const at::Tensor& /*x*/, const RowView& /*rows*/,
+                       const KvPool& /*pool*/, LoraGroups /*loras*/) {
+  TORCH_CHECK(false, "an encoder's outputs are read by all layers of the decoder");
+}
+
 void Encoder::head(at::Tensor& /*logits*/, const at::Tensor& /*hidden*/,
                    const cpu::Columns& /*columns*/) {
   TORCH_CHECK(false, "an encoder has no head");

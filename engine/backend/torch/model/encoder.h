@@ -33,6 +33,8 @@ class Encoder final : public Model {
   // Runs all layers of whole passes. x becomes the output of the final norm.
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory, LoraGroups loras) override;
+  void store_kv(int layer, const at::Tensor& x, const RowView& rows, const KvPool& pool,
+                LoraGroups loras) override;
   // Throws: there is no head.
   void head(at::Tensor& logits, const at::Tensor& hidden, const cpu::Columns& columns) override;
   void final_norm(at::Tensor& out, const at::Tensor& hidden) override;

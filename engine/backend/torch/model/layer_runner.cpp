@@ -35,22 +35,28 @@ void LayerRunner::reach(int max_position) {
 
 void LayerRunner::run(int i, const DecoderWeights::Layer& l, const DistanceBias& distances,
                       at::Tensor& x, const SeenKv& own, const SeenKv* memory, LoraGroups loras) {
-  const bool local = config_.local_rope && config_.window_of(i) > 0;
   const Adapted adapted{i, loras};
   if (config_.parallel) feed_forward(l, x, adapted);
-  attend(l, distances, x, own, local ? local_rope_ : rope_, adapted);
+  attend(l, distances, x, own, adapted);
   if (memory != nullptr) attend_memory(l, x, *memory);
   if (!config_.parallel) feed_forward(l, x, adapted);
   read_ahead(l, LoraPart::kDown, adapted);
   add_output(x, l.down, inner_.rows(x.size(0)), l.mlp_output_norm, LoraPart::kDown, adapted);
 }
 
-void LayerRunner::attend(const DecoderWeights::Layer& l, const DistanceBias& distances,
-                         at::Tensor& x, const SeenKv& own, const Rope& rope,
-                         const Adapted& adapted) {
+void LayerRunner::store_kv(int i, const DecoderWeights::Layer& l, const at::Tensor& x,
+                           const SeenKv& own, LoraGroups loras) {
+  project_qkv(l, x, own, {i, loras});
+}
+
+const Rope& LayerRunner::rope_of(int layer) const {
+  return config_.local_rope && config_.window_of(layer) > 0 ? local_rope_ : rope_;
+}
+
+at::Tensor& LayerRunner::project_qkv(const DecoderWeights::Layer& l, const at::Tensor& x,
+                                     const SeenKv& own, const Adapted& adapted) {
   const auto& [rows, kv] = own;
   at::Tensor& qkv = qkv_.rows(rows.rows);
-  at::Tensor& attended = attended_.rows(rows.rows);
   const LinearInput input{x, l.attention_norm, normed_.rows(rows.rows)};
   read_ahead(l, LoraPart::kQkv, adapted);
   l.qkv.into(qkv, input);
@@ -59,7 +65,15 @@ void LayerRunner::attend(const DecoderWeights::Layer& l, const DistanceBias& dis
     ops_.norm_heads(qkv, 0, kv.heads, kv.head_dim, l.q_norm);
     ops_.norm_heads(qkv, kv.heads, kv.kv_heads, kv.head_dim, l.k_norm);
   }
-  ops_.rope_and_store(qkv, rows, kv, rope);
+  ops_.rope_and_store(qkv, rows, kv, rope_of(adapted.layer));
+  return qkv;
+}
+
+void LayerRunner::attend(const DecoderWeights::Layer& l, const DistanceBias& distances,
+                         at::Tensor& x, const SeenKv& own, const Adapted& adapted) {
+  const auto& [rows, kv] = own;
+  const at::Tensor& qkv = project_qkv(l, x, own, adapted);
+  at::Tensor& attended = attended_.rows(rows.rows);
   ops_.attention(attended, qkv, rows, kv, scale_, distances);
   read_ahead(l, LoraPart::kO, adapted);
   add_output(x, l.o, attended, l.attention_output_norm, LoraPart::kO, adapted);

@@ -29,6 +29,9 @@ class LayerRunner {
   // cross-attention. loras: the rows with LoRA adapters.
   void run(int i, const DecoderWeights::Layer& l, const DistanceBias& distances, at::Tensor& x,
            const SeenKv& own, const SeenKv* memory, LoraGroups loras);
+  // The keys and values of layer i alone. x stays.
+  void store_kv(int i, const DecoderWeights::Layer& l, const at::Tensor& x, const SeenKv& own,
+                LoraGroups loras);
 
  private:
   // The adapters of a layer's rows.
@@ -36,8 +39,12 @@ class LayerRunner {
     int layer = 0;
     LoraGroups groups;
   };
+  const Rope& rope_of(int layer) const;
+  // Returns q, k and v of the rows, and stores k and v.
+  at::Tensor& project_qkv(const DecoderWeights::Layer& l, const at::Tensor& x, const SeenKv& own,
+                          const Adapted& adapted);
   void attend(const DecoderWeights::Layer& l, const DistanceBias& distances, at::Tensor& x,
-              const SeenKv& own, const Rope& rope, const Adapted& adapted);
+              const SeenKv& own, const Adapted& adapted);
   void attend_memory(const DecoderWeights::Layer& l, at::Tensor& x, const SeenKv& memory);
   // inner_ = the MLP without its down projection
   void feed_forward(const DecoderWeights::Layer& l, const at::Tensor& x, const Adapted& adapted);

@@ -45,6 +45,11 @@ class Model {
   virtual void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
                    const Memory& memory, LoraGroups loras) = 0;
 
+  // The keys and values of a layer alone: for rows whose outputs nothing reads. x: the layer's
+  // inputs, which stay. REQUIRES: not an encoder.
+  virtual void store_kv(int layer, const at::Tensor& x, const RowView& rows, const KvPool& pool,
+                        LoraGroups loras) = 0;
+
   // Whether launches of embed(), run() and head() for one number of rows use the same addresses
   // until a buffer grows, so that they can be captured.
   virtual bool can_be_captured() const { return false; }

@@ -85,6 +85,14 @@ void ShardedDecoder::run(int from, int to, at::Tensor& x, const RowView& rows, c
   }
 }
 
+void ShardedDecoder::store_kv(int layer, const at::Tensor& x, const RowView& rows,
+                              const KvPool& pool, LoraGroups loras) {
+  for (Part& part : parts_) {
+    if (layer < part.begin || layer >= part.end) continue;
+    part.call([&] { part.decoder->store_kv(layer, x, rows, pool, loras); });
+  }
+}
+
 void ShardedDecoder::head(at::Tensor& logits, const at::Tensor& hidden,
                           const cpu::Columns& columns) {
   parts_.front().decoder->head(logits, hidden, columns);

@@ -44,6 +44,8 @@ class ShardedDecoder final : public Model {
   void add_positions(at::Tensor& x, const int32_t* replaced, const int32_t* position) override;
   void run(int from, int to, at::Tensor& x, const RowView& rows, const KvPool& pool,
            const Memory& memory, LoraGroups loras) override;
+  void store_kv(int layer, const at::Tensor& x, const RowView& rows, const KvPool& pool,
+                LoraGroups loras) override;
   void head(at::Tensor& logits, const at::Tensor& hidden, const cpu::Columns& columns) override;
   void final_norm(at::Tensor& out, const at::Tensor& hidden) override;
 

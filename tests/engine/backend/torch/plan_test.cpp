@@ -135,6 +135,76 @@ TEST_F(PlanTest, OneSegmentWhenAllRunAllLayers) {
   EXPECT_EQ(plan.save.size(), 0);
 }
 
+TEST_F(PlanTest, RowsThatAreNotReadNeedOnlyKeysAndValuesOfTheLastLayer) {
+  const std::vector<Token> tokens(10, 1);
+  struct Case {
+    std::vector<int> read;  // rows of the first pass
+    int other = 0;          // rows of a pass to layer 3
+    bool cut = true;
+  };
+  for (const Case& c :
+       {Case{{9}}, Case{{}}, Case{{2, 9}, 3}, Case{{0, 2, 3, 4, 5, 7, 9}, 0, false}}) {
+    Pass a = chain_pass(8, tokens);
+    a.reading({.rows = RowList(c.read.begin(), c.read.end())});
+    Work wa = work(a, 0);
+    const std::vector<int64_t> read(c.read.begin(), c.read.end());
+    for (int i = 0; i < static_cast<int>(read.size()); ++i) {
+      wa.outputs.push_back({0, i, c.read[static_cast<size_t>(i)], i});
+    }
+    const Pass b = chain_pass(3, std::span(tokens).first(static_cast<size_t>(c.other)));
+    std::vector<Work> works{wa};
+    if (c.other > 0) works.push_back(work(b, 0));
+    build(works);
+    ASSERT_TRUE(plan.items[0].status.ok()) << plan.items[0].status;
+    const size_t before = plan.segments.size();
+    plan.cut_last_layer(shape);
+    if (!c.cut) {
+      EXPECT_EQ(plan.segments.size(), before);
+      EXPECT_EQ(plan.segments.back().to, 8);
+      continue;
+    }
+    ASSERT_EQ(plan.segments.size(), before + 1 + (read.empty() ? 0 : 1));
+    EXPECT_EQ(plan.segments[before - 1].to, 7);
+    const Segment& stored = plan.segments[before];
+    EXPECT_TRUE(stored.kv_only);
+    EXPECT_EQ(stored.from, 7);
+    EXPECT_EQ(stored.to, 8);
+    EXPECT_EQ(stored.all, c.other == 0);
+    EXPECT_EQ(stored.index.size(), c.other == 0 ? 0U : 10U);
+    if (read.empty()) continue;
+    const Segment& rest = plan.segments[before + 1];
+    EXPECT_FALSE(rest.kv_only || rest.all);
+    EXPECT_EQ(rest.from, 7);
+    EXPECT_EQ(rest.index, read);
+    EXPECT_EQ(rest.columns.position, Ints(c.read.begin(), c.read.end()));
+  }
+}
+
+TEST_F(PlanTest, RowsThatAreSavedNeedTheWholeLastLayer) {
+  Pass a = chain_pass(8, std::vector<Token>(6, 1));
+  Work wa = work(a, 0);
+  wa.save_frontier = true;
+  build({wa});
+  ASSERT_TRUE(plan.items[0].status.ok()) << plan.items[0].status;
+  plan.cut_last_layer(shape);
+  ASSERT_EQ(plan.segments.size(), 1U);
+  EXPECT_FALSE(plan.segments[0].kv_only);
+}
+
+TEST_F(PlanTest, TheLastLayerAloneIsCutToo) {
+  Pass a = chain_pass(8, std::vector<Token>{});
+  a.reading({.rows = {-1}});
+  Work wa = work(a, 0, Ints(6, 7));  // rows that have done 7 layers
+  wa.outputs = {{0, 0, 5, 0}};
+  build({wa});
+  ASSERT_EQ(plan.segments.size(), 1U);
+  plan.cut_last_layer(shape);
+  ASSERT_EQ(plan.segments.size(), 2U);
+  EXPECT_TRUE(plan.segments[0].kv_only);
+  EXPECT_EQ(plan.segments[1].index, (std::vector<int64_t>{5}));
+  for (const Segment& s : plan.segments) EXPECT_EQ(s.from, 7);
+}
+
 TEST_F(PlanTest, SegmentsFollowFrontiersAndReads) {
   // Rows: two of the frontier (5 and 2 layers done) and one new, to layer 8, read at 6 as well.
   Pass a = chain_pass(8, std::vector<Token>{9});
