@@ -134,7 +134,9 @@ double DraftStopping::gain(const RecentRounds& with) const {
   return left / without_ - left / tokens_per_second(with) - kReading * catch_up();
 }
 
-double DraftStopping::requests() const { return std::max(now_.large.sequences, shared_.streams); }
+double DraftStopping::requests() const {
+  return std::max({now_.large.sequences, shared_.streams, shared_.recent});
+}
 
 bool DraftStopping::alone() const { return requests() <= 1; }
 
@@ -151,6 +153,7 @@ bool DraftStopping::take(double seconds) {
 
 void DraftStopping::begin_round(const Round& round) {
   now_ = round;
+  shared_.begin_round();
   drafts_.clear();
   forced_ = 0;
   all_accepted_ = 1;

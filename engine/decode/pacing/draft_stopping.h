@@ -8,9 +8,10 @@
 //
 // Tokens per second are those of all requests on the device. Requests that draft share the batches
 // of the small model, and wait for each other before the large one (sched/batcher.h). So a round
-// lasts as long as its batches, and costs follow from the number of requests now. A request uses
-// the small model while that pays together with the other requests that would use it. One that
-// would have to read a long text first for a short answer would not.
+// lasts as long as its batches, and costs follow from the number of requests, now or in the last
+// rounds: a client may send its next one soon. A request uses the small model while that pays
+// together with the other requests that would use it. One that would have to read a long text first
+// for a short answer would not.
 #pragma once
 
 #include <cstddef>
@@ -95,7 +96,7 @@ class DraftStopping {
   bool goes_on();
   double lost(int tokens) const;  // seconds
   bool explores_small(const RecentRounds& with);
-  double requests() const;  // on the device
+  double requests() const;  // on the device, now or in the last rounds
   bool alone() const;
   bool is_uncertain(int event) const;
   bool take(double seconds);  // out of the time to explore

@@ -240,7 +240,14 @@ class Server {
   void answered() {
     --open_;
     if (stopping_) return;
-    if (!load_.bursts) return submit();
+    if (!load_.bursts) {
+      if (load_.pause <= 0) return submit();
+      const std::chrono::duration<double> pause(load_.pause);
+      timer_.at(clock_.now() + std::chrono::duration_cast<Duration>(pause), [this] {
+        if (!stopping_) submit();
+      });
+      return;
+    }
     if (open_ > 0) return;
     for (int i = 0; i < load_.clients; ++i) submit();
   }

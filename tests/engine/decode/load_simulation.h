@@ -30,6 +30,7 @@ using BatchTimes = std::array<std::vector<double>, 2>;
 struct Load {
   int clients = 1;
   bool bursts = false;             // clients send together, when all are answered
+  double pause = 0;                // seconds from an answer to the client's next request
   int prompt = 150, answer = 128;  // tokens; answers have half to one and a half of this
   double copied = 0;               // share of the answer that the prompt contains, in parts of 8
   int edits_every = 0;  // tokens between edits of the prompt that make the answer; 0: no edits

@@ -220,6 +220,27 @@ TEST(Load, ExpensiveRowsLoseNothing) {
   }
 }
 
+// Between a client's requests, the others do not draft as if it would send no more.
+TEST(Load, ShortPausesOfClientsLoseNothing) {
+  for (const int clients : some<int>({1, 2, 3, 4})) {
+    for (const double pause : {0.002, 0.05}) {
+      Load load = load_of(clients);
+      load.prompt = 110;
+      load.answer = 70;
+      load.copied = 0.1;
+      load.script.agreement = 0.93;
+      load.pause = pause;
+      load.large = kLargeTimeOfAvx2;
+      load.small = kSmallTimeOfAvx2;
+      load.warm = 0;
+      load.measured = 600;
+      EXPECT_GE(ratio("pauses of " + std::to_string(pause), clients, automatic_of(load, 1),
+                      autoregressive_of(load)),
+                0.99);
+    }
+  }
+}
+
 // Batches of several rows are slow for a minute, as beside other programs, and copies do not pay.
 TEST(Load, SlowBatchesAreForgotten) {
   NgramParams a;
