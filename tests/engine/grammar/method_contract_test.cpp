@@ -98,7 +98,7 @@ Outcome under_grammars(const MethodCase& method, int n) {
 
 TEST(MethodContract, Speculative) {
   const Outcome seen = under_grammars(speculative_case(), 240);
-  EXPECT_GT(seen.preempted, kSanitized ? 0 : 5);
+  EXPECT_GT(seen.preempted, kSanitized ? 0 : 3);
   EXPECT_GT(seen.cancelled, kSanitized ? 0 : 2);
   EXPECT_GT(seen.drafted, cases(100));
 }
