@@ -21,7 +21,7 @@ LEAST = 0.5  # probability of a draft
 
 
 def rounds(right: Sequence[bool], probability: Sequence[float]) -> int:
-    """Passes of the large model for an answer, each of which adds a token behind the accepted drafts."""
+    """The passes of the large model for an answer. Each adds one token after the accepted drafts."""
     count = at = 0
     while at < len(right):
         drafts = 0

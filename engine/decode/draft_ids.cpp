@@ -20,7 +20,7 @@ DraftWarp::DraftWarp(const Warp& warp, int draft_vocabulary, bool text_ids)
 }
 
 void DraftWarp::begin_at(int first) {
-  if (!warp_.processors) return;  // else they distinguish the prompt and the answer
+  if (!warp_.processors) return;
   Processors processors = *warp_.processors;
   processors.prompt_tokens -= first;
   warp_.processors = std::make_shared<const Processors>(std::move(processors));

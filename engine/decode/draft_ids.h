@@ -21,7 +21,8 @@ class DraftWarp {
   // draft_vocabulary: 0: all ids. text_ids: false: none of the text
   DraftWarp(const Warp& warp, int draft_vocabulary, bool text_ids);
 
-  // For a cache whose first row is token `first` of the text, which is one of the prompt.
+  // The cache's first row is token `first` of the text. Processors then count the prompt's tokens
+  // from there. REQUIRES: the prompt has at least `first` tokens.
   void begin_at(int first);
 
   // Of drafts behind `text`, the prompt and the answer so far. REQUIRES: it begins with the text of

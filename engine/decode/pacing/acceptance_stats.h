@@ -48,7 +48,7 @@ struct RecentRounds {
 struct DraftStats {
   static constexpr int kTrial = 4;     // rounds of a trial of the small model, by one request
   static constexpr int kFurther = 48;  // rounds until one with a draft more than pays
-  static constexpr int kRecent = 8;    // rounds
+  static constexpr int kPeak = 8;      // rounds that peak_streams lasts
   static constexpr double kFirstUnspent = 16, kMostUnspent = 64;  // of a new deployment, and most
   // Two drafts that are always accepted.
   static constexpr RecentRounds kAllRight{1, 3, 2, 2, 2};
@@ -62,16 +62,16 @@ struct DraftStats {
   double unspent = kFirstUnspent;
   int since_further = 0;  // rounds
   int streams = 0;        // requests that use this now
-  int recent = 0;         // the most of them in the last rounds, about kRecent
-  int since_recent = 0;   // rounds
+  int peak_streams = 0;   // the most of them in the last rounds
+  int since_peak = 0;     // rounds
   int willing = 0;        // of `streams`, those for which the small model pays if all use it
   int drafting = 0;       // of `streams`, those whose small model may draft
 
-  // A client whose request has ended may send the next one soon.
+  // Updates peak_streams: a client whose request has ended may send the next one soon.
   void begin_round() {
-    if (streams < recent && ++since_recent < kRecent) return;
-    recent = streams;
-    since_recent = 0;
+    if (streams < peak_streams && ++since_peak < kPeak) return;
+    peak_streams = streams;
+    since_peak = 0;
   }
   void visit(SavedNumbers* saved) {  // but requests that use this now
     acceptance.visit(saved);

@@ -135,7 +135,7 @@ double DraftStopping::gain(const RecentRounds& with) const {
 }
 
 double DraftStopping::requests() const {
-  return std::max({now_.large.sequences, shared_.streams, shared_.recent});
+  return std::max({now_.large.sequences, shared_.streams, shared_.peak_streams});
 }
 
 bool DraftStopping::alone() const { return requests() <= 1; }

@@ -60,7 +60,7 @@ TEST(DraftStopping, DraftsAloneOrWithTheOthers) {
     EXPECT_FALSE(begins(&other, 0));
     EXPECT_FALSE(begins(&one, 1000)) << "the other one does not draft";
   }
-  for (int round = 1; round < DraftStats::kRecent; ++round) {
+  for (int round = 1; round < DraftStats::kPeak; ++round) {
     EXPECT_FALSE(begins(&one, 1000)) << "the other client may send its next request";
   }
   EXPECT_TRUE(begins(&one, 1000));
