@@ -73,7 +73,7 @@ def main() -> None:
     for context in CONTEXTS:
         counts = [replay(model, p, a, context) for p, a in zip(prompts, answers, strict=True) if a]
         right, passes = (sum(column) for column in zip(*counts, strict=True))
-        rows.append([context or "all", f"{right / tokens:.3f}", f"{tokens / passes:.2f}"])
+        rows.append([str(context or "all"), f"{right / tokens:.3f}", f"{tokens / passes:.2f}"])
     mean = sum(map(len, prompts)) / len(prompts)
     print(f"{len(asked)} prompts of {mean:.0f} tokens in the mean, {tokens} tokens of answers")
     print(report.table(["tokens read", "right", "tokens per round"], rows))
