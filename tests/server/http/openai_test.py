@@ -275,8 +275,9 @@ def test_a_closed_connection_cancels(start_server):
         'models { name: "slow" fake { pass_seconds: 0.05 } }', "--openai=127.0.0.1:0"
     )
     url = f"http://{server.ports['openai']}/v1"
+    long = {"model": "slow", "max_tokens": 4000}
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        stream = complete(client, model="slow", max_tokens=4000, stream=True)
+        stream = complete(client, **long, stream=True, extra_body={"ignore_eos": True})
         next(iter(stream))
         stream.close()
     server.until(lambda: "openai/completions" in server.log_text(), "the call has ended")
@@ -288,7 +289,7 @@ def test_a_closed_connection_cancels(start_server):
     server.until(lambda: runs(0), "nothing runs")
     # One that is not streamed: the connection goes while the server works.
     host, port = server.ports["openai"].rsplit(":", 1)
-    body = json.dumps({"model": "slow", "prompt": "x", "max_tokens": 4000}).encode()
+    body = json.dumps({**long, "prompt": "x", "ignore_eos": True}).encode()
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
