@@ -1,6 +1,7 @@
 """Compares the speed of BiTA with autoregressive decoding, n-grams and speculative sampling.
 
     python -m bench.peers.bita [--write]
+    python -m bench.peers.bita --model FILE.gguf --masks FOLDER   # masks of tuning.bita
 
 All methods take turns on one server, with one and eight concurrent greedy requests. Each answer must
 equal that of autoregressive decoding. Figures are ratios within a turn.
@@ -31,7 +32,7 @@ deployments {{ name: "served" large: "large" {pair} bita {{ adapter: "masks" }} 
 class Subject:
     title: str
     path: Path
-    masks: str
+    masks: str | Path  # a folder, relative to models/
     dtype: str = "DTYPE_UNSPECIFIED"
     small: str = ""  # a model in models/, for speculative sampling
 
@@ -172,26 +173,47 @@ def section(subject: Subject, lines: list[Line], turns: int) -> str:
 def parse(arguments):
     parser = cli.parser(__doc__, PAGE, busy=True)
     parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
+    parser.add_argument("--model", type=Path, help="only this model, with --masks")
+    parser.add_argument("--masks", type=Path, help="the masks of --model")
     parser.add_argument("--prompts", type=int, default=max(STREAMS))
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--server", type=Path, default=BINARY)
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    if (args.model is None) != (args.masks is None):
+        parser.error("--model and --masks: one without the other; allowed: both or none")
+    if args.model and args.write:
+        parser.error("--write: not with --model, which is not in the report")
+    return args
+
+
+def ways_of(subject: Subject) -> tuple[Way, ...]:
+    """Without trees that need more masks than there are."""
+    from safetensors import safe_open
+
+    with safe_open(ROOT / "models" / subject.masks / "adapter.safetensors", "numpy") as file:
+        masks = file.get_slice("masks").get_shape()[0]
+    ways = [way for way in WAYS if way.parameters.get("num_masks", 0) <= masks]
+    return (*ways, *([SPECULATIVE] if subject.small else []))
+
+
+def subjects_of(args) -> list[Subject]:
+    if args.model:
+        return [Subject(args.model.stem, args.model.absolute(), args.masks.absolute())]
+    return [SUBJECTS[name] for name in args.models]
 
 
 def main(arguments=None) -> int:
     args = parse(arguments)
     run = cli.Run("python -m bench.peers.bita", arguments, args.write and not args.busy)
     sections = []
-    for name in args.models:
-        subject = SUBJECTS[name]
-        ways = (*WAYS, SPECULATIVE) if subject.small else WAYS
+    for subject in subjects_of(args):
         with tempfile.NamedTemporaryFile("w", suffix=".textproto") as file:
             file.write(subject.config())
             file.flush()
             with server(args.server, config=Path(file.name)) as client:
                 prompts = prompts_of(subject, args.prompts)
-                lines = measure(client, ways, prompts, args.new_tokens, args.turns)
+                lines = measure(client, ways_of(subject), prompts, args.new_tokens, args.turns)
         sections.append(section(subject, lines, args.turns))
     sizes = f"{args.prompts}, {args.new_tokens}, {args.turns}"
     conditions = run.conditions(
