@@ -29,10 +29,15 @@ def fingerprint_of(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def write(
-    folder: Path, kind: str, base: PreTrainedModel, tensors: dict[str, torch.Tensor], **fields
+    folder: Path,
+    kind: str,
+    base: PreTrainedModel,
+    tensors: dict[str, torch.Tensor],
+    dtype: torch.dtype = torch.float32,
+    **fields,
 ) -> None:
-    """`base`: the model in fp32, bf16 or the type of its file, which give equal fingerprints. `fields`: those of
-    adapter.json for this kind."""
+    """`base`: the model in fp32, bf16 or the type of its file, which give equal fingerprints. `dtype`: of the stored
+    tensors. `fields`: those of adapter.json for this kind."""
     folder.mkdir(parents=True, exist_ok=True)
     sample = fingerprint_of(frozen_model.tensors_of(base))
     about = {
@@ -42,6 +47,6 @@ def write(
         "base": {**frozen_model.shape_of(base), "fingerprint": sample},
     }
     (folder / "adapter.json").write_text(json.dumps(about, indent=2) + "\n")
-    whole = {name: tensor.detach().float().contiguous() for name, tensor in tensors.items()}
+    whole = {name: tensor.detach().to(dtype).contiguous() for name, tensor in tensors.items()}
     save_file(whole, folder / "adapter.safetensors")
     (folder / "adapter.safetensors").chmod(0o644)

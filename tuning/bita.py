@@ -272,7 +272,8 @@ def main() -> None:
         work.curve.append({"step": 0, "seconds": 0, **check()})
     work.learn(training, budget, check)
     work.save()
-    adapter_file.write(arguments.output, "masks", frozen.model, work.own.tensors(frozen.model))
+    tensors = work.own.tensors(frozen.model)
+    adapter_file.write(arguments.output, "masks", frozen.model, tensors, torch.float16)
     report = {
         "settings": vars(settings),
         "answers": len(training),

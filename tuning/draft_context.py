@@ -43,16 +43,21 @@ def replay(model, prompt: list[int], answer: list[int], context: int | None) -> 
     return sum(right), rounds(right, probability.tolist())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def parser_of(text: str) -> argparse.ArgumentParser:
+    """Options of which drafts to count."""
+    parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--problems", type=int, default=12)
     parser.add_argument(
         "--prompt-tokens", type=int, help="solved problems before each, to this length"
     )
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--server", type=Path, default=BINARY)
-    args = parser.parse_args()
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    return parser
+
+
+def load_answers(args: argparse.Namespace) -> list[tuple[list[int], list[int]]]:
+    """Prompts and the large model's answers, without empty ones."""
+    from transformers import AutoTokenizer
 
     problems = read_problems()
     asked = problems[: args.problems]
@@ -64,19 +69,37 @@ def main() -> None:
     ):
         requests = [request_of(client, AR, p, args.new_tokens, 0) for p in asked]
         answers = [[t.id for t in client.complete(r).tokens] for r in requests]
-    small = Path(SMALL)
-    tokenizer = AutoTokenizer.from_pretrained(small.parent, gguf_file=small.name)
-    model = AutoModelForCausalLM.from_pretrained(small.parent, gguf_file=small.name).eval()
+    tokenizer = AutoTokenizer.from_pretrained(SMALL.parent, gguf_file=SMALL.name)
     prompts = [tokenizer(p.prompt, add_special_tokens=False).input_ids for p in asked]
-    tokens = sum(map(len, answers))
-    rows = []
-    for context in CONTEXTS:
-        counts = [replay(model, p, a, context) for p, a in zip(prompts, answers, strict=True) if a]
-        right, passes = (sum(column) for column in zip(*counts, strict=True))
-        rows.append([str(context or "all"), f"{right / tokens:.3f}", f"{tokens / passes:.2f}"])
-    mean = sum(map(len, prompts)) / len(prompts)
-    print(f"{len(asked)} prompts of {mean:.0f} tokens in the mean, {tokens} tokens of answers")
-    print(report.table(["tokens read", "right", "tokens per round"], rows))
+    return [(p, a) for p, a in zip(prompts, answers, strict=True) if a]
+
+
+def load_small():
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(SMALL.parent, gguf_file=SMALL.name).eval()
+
+
+def row(name: str, model, texts, context: int | None) -> list[str]:
+    """Share of right predictions, and tokens per round."""
+    counts = [replay(model, prompt, answer, context) for prompt, answer in texts]
+    right, passes = (sum(column) for column in zip(*counts, strict=True))
+    tokens = sum(len(answer) for _, answer in texts)
+    return [name, f"{right / tokens:.3f}", f"{tokens / passes:.2f}"]
+
+
+def print_table(first: str, texts, rows: Sequence[Sequence[str]]) -> None:
+    mean = sum(len(prompt) for prompt, _ in texts) / len(texts)
+    tokens = sum(len(answer) for _, answer in texts)
+    print(f"{len(texts)} prompts of {mean:.0f} tokens in the mean, {tokens} tokens of answers")
+    print(report.table([first, "right", "tokens per round"], rows))
+
+
+def main() -> None:
+    texts = load_answers(parser_of(__doc__).parse_args())
+    model = load_small()
+    rows = [row(str(context or "all"), model, texts, context) for context in CONTEXTS]
+    print_table("tokens read", texts, rows)
 
 
 if __name__ == "__main__":
