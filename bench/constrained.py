@@ -243,15 +243,15 @@ def measure(
 
 
 def config_of(args, tokens: Path) -> str:
-    """The server's configuration."""
-    small = draft = ""
+    """The server's configuration. Paths are absolute, as relative ones would be those of the file's folder."""
+    small = draft = masks = ""
+    if args.small_masks:
+        masks = f' extras {{ name: "masks" path: "{args.small_masks.absolute()}" }}'
     if args.small:
-        masks = (
-            f' extras {{ name: "masks" path: "{args.small_masks}" }}' if args.small_masks else ""
-        )
-        small = f'models {{ name: "small" path: "{args.small}" prefix_cache: false{masks} }}'
-        draft = 'small: "small"' + (' speculative { adapter: "masks" }' if args.small_masks else "")
-    return CONFIG.format(large=args.large, small_model=small, draft=draft, tokens=tokens)
+        path = args.small.absolute()
+        small = f'models {{ name: "small" path: "{path}" prefix_cache: false{masks} }}'
+        draft = 'small: "small"' + (' speculative { adapter: "masks" }' if masks else "")
+    return CONFIG.format(large=args.large.absolute(), small_model=small, draft=draft, tokens=tokens)
 
 
 def token_of(side: Side) -> str:

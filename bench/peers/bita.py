@@ -24,7 +24,7 @@ STREAMS = (1, 8)
 CONFIG = """
 models {{ name: "large" path: "{path}" dtype: {dtype} extras {{ name: "masks" path: "{masks}" }} }}
 {small}
-deployments {{ name: "served" large: "large" {pair} bita {{ adapter: "masks" }} }}
+deployments {{ name: "served" large: "large" {pair} bita {{ adapter: "masks" num_masks: {count} }} }}
 """
 
 
@@ -36,12 +36,21 @@ class Subject:
     dtype: str = "DTYPE_UNSPECIFIED"
     small: str = ""  # a model in models/, for speculative sampling
 
+    @property
+    def count(self) -> int:
+        """Number of masks in the file."""
+        from safetensors import safe_open
+
+        with safe_open(ROOT / "models" / self.masks / "adapter.safetensors", "numpy") as file:
+            return file.get_slice("masks").get_shape()[0]
+
     def config(self) -> str:
         small = f'models {{ name: "small" path: "{ROOT / "models" / self.small}" }}'
         return CONFIG.format(
             path=self.path,
             dtype=self.dtype,
             masks=ROOT / "models" / self.masks,
+            count=self.count,
             small=small if self.small else "",
             pair='small: "small"' if self.small else "",
         )
@@ -189,11 +198,7 @@ def parse(arguments):
 
 def ways_of(subject: Subject) -> tuple[Way, ...]:
     """Without trees that need more masks than there are."""
-    from safetensors import safe_open
-
-    with safe_open(ROOT / "models" / subject.masks / "adapter.safetensors", "numpy") as file:
-        masks = file.get_slice("masks").get_shape()[0]
-    ways = [way for way in WAYS if way.parameters.get("num_masks", 0) <= masks]
+    ways = [way for way in WAYS if way.parameters.get("num_masks", 0) <= subject.count]
     return (*ways, *([SPECULATIVE] if subject.small else []))
 
 

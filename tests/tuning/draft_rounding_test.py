@@ -25,6 +25,8 @@ def test_the_error_is_less_than_that_of_the_range_alone():
     x = weight.reshape(-1, BLOCK)
     least, step = x.amin(1, True), (x.amax(1, True) - x.amin(1, True)) / 7
     plain = ((x - least) / step).round() * step + least
-    error, plain_error = ((y.reshape(x.shape) - x).square().sum() for y in (rounded(weight, 3), plain))
+    error, plain_error = (
+        (y.reshape(x.shape) - x).square().sum() for y in (rounded(weight, 3), plain)
+    )
     assert error < 0.97 * plain_error
     assert (rounded(weight, 5) - weight).square().sum() < error / 10
