@@ -19,7 +19,12 @@ CONDITIONED = (
     "docstring-small-conditioned",
     "docstring-small-conditioned/projector",
 )  # tuning/conditioned_encoders.py
-MASKS = ("code-large-bita", "qwen2.5-coder-0.5b-bita", "smollm2-135m-bita")  # tuning/bita.py
+MASKS = (  # tuning/bita.py
+    "code-large-bita",
+    "qwen2.5-coder-0.5b-bita",
+    "qwen2.5-coder-1.5b-bita",
+    "smollm2-135m-bita",
+)
 SHIPPED_HEADS = {"code-large-heads": (4, 5, 6, 7)}  # tuning/early_heads.py
 # Of the others the records of their training are here, the weights are not.
 HEADS = {
