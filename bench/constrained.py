@@ -243,7 +243,8 @@ def measure(
 
 
 def config_of(args, tokens: Path) -> str:
-    """The server's configuration. Paths are absolute, as relative ones would be those of the file's folder."""
+    """The server's configuration. The server resolves relative paths in the folder of this file, so
+    paths are absolute."""
     small = draft = masks = ""
     if args.small_masks:
         masks = f' extras {{ name: "masks" path: "{args.small_masks.absolute()}" }}'

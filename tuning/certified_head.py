@@ -3,8 +3,8 @@
     python -m tuning.certified_head FILE.gguf [--problems 12] [--positions 64] [--bits 4 3]
 
 The output matrix of the file is Q6_K. The upper bits of its codes give each logit with a bound of its error. A
-token survives if its largest logit reaches the best of the least logits. A greedy pass would read the lower bits of
-survivors only. Positions are those of HumanEval's solutions.
+token survives if the upper bound of its logit reaches the greatest lower bound. A greedy pass would read the lower
+bits of survivors only. Positions are those of HumanEval's solutions.
 """
 
 import argparse

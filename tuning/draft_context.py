@@ -44,7 +44,7 @@ def replay(model, prompt: list[int], answer: list[int], context: int | None) -> 
 
 
 def parser_of(text: str) -> argparse.ArgumentParser:
-    """Options of which drafts to count."""
+    """The options of the scripts that count accepted drafts."""
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--problems", type=int, default=12)
     parser.add_argument(

@@ -2,7 +2,7 @@
 
     python -m tuning.draft_rounding [--bits 5 4 3] [--problems 12] [--new-tokens 96] [--server PATH]
 
-A matrix of a layer is rounded as by --small-dtype int4, with 2^bits steps: a scale and a minimum in fp16 for 32
+A matrix of a layer is rounded as by --small-dtype int4, to 2^bits values: a scale and a minimum in fp16 for 32
 inputs. Embeddings and the output matrix keep the file's bits. The replay is that of tuning.draft_context.
 """
 

@@ -24,7 +24,7 @@ STREAMS = (1, 8)
 CONFIG = """
 models {{ name: "large" path: "{path}" dtype: {dtype} extras {{ name: "masks" path: "{masks}" }} }}
 {small}
-deployments {{ name: "served" large: "large" {pair} bita {{ adapter: "masks" num_masks: {count} }} }}
+deployments {{ name: "served" large: "large" {pair} bita {{ adapter: "masks" num_masks: {num_masks} }} }}
 """
 
 
@@ -37,8 +37,8 @@ class Subject:
     small: str = ""  # a model in models/, for speculative sampling
 
     @property
-    def count(self) -> int:
-        """Number of masks in the file."""
+    def num_masks(self) -> int:
+        """Of the file."""
         from safetensors import safe_open
 
         with safe_open(ROOT / "models" / self.masks / "adapter.safetensors", "numpy") as file:
@@ -50,7 +50,7 @@ class Subject:
             path=self.path,
             dtype=self.dtype,
             masks=ROOT / "models" / self.masks,
-            count=self.count,
+            num_masks=self.num_masks,
             small=small if self.small else "",
             pair='small: "small"' if self.small else "",
         )
@@ -198,7 +198,7 @@ def parse(arguments):
 
 def ways_of(subject: Subject) -> tuple[Way, ...]:
     """Without trees that need more masks than there are."""
-    ways = [way for way in WAYS if way.parameters.get("num_masks", 0) <= subject.count]
+    ways = [way for way in WAYS if way.parameters.get("num_masks", 0) <= subject.num_masks]
     return (*ways, *([SPECULATIVE] if subject.small else []))
 
 
