@@ -43,6 +43,7 @@ class Settings:
     masks: int = 3
     prompts: int = 16
     prompting: str = "deep"  # or "shallow"
+    rank: int = 0  # of additions for mask rows, which are measured and not written
     code_prompts: int = 2048
     function_prompts: int = 0
     chat_prompts: int = 0
@@ -191,7 +192,12 @@ class Training(resumable.Training):
         begin: MaskParameters | None = None,
     ):
         own = MaskParameters(
-            frozen.model, settings.masks, settings.prompts, settings.seed, settings.prompting
+            frozen.model,
+            settings.masks,
+            settings.prompts,
+            settings.seed,
+            settings.prompting,
+            settings.rank,
         )
         if begin is not None:
             own.load_state_dict(begin.state_dict())
@@ -272,8 +278,9 @@ def main() -> None:
         work.curve.append({"step": 0, "seconds": 0, **check()})
     work.learn(training, budget, check)
     work.save()
-    tensors = work.own.tensors(frozen.model)
-    adapter_file.write(arguments.output, "masks", frozen.model, tensors, torch.float16)
+    if settings.rank == 0:
+        tensors = work.own.tensors(frozen.model)
+        adapter_file.write(arguments.output, "masks", frozen.model, tensors, torch.float16)
     report = {
         "settings": vars(settings),
         "answers": len(training),
@@ -285,6 +292,7 @@ def main() -> None:
         **({"earlier": earlier} if earlier else {}),
         "held_out": {name: summary(answers, settings.masks) for name, answers in ranks().items()},
     }
+    arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "training.json").write_text(json.dumps(report) + "\n")
     print(json.dumps(report, indent=1))
 

@@ -51,6 +51,7 @@ VARIANTS = (
     ("M = 1", {"masks": 1}),
     ("M = 2", {"masks": 2}),
     ("M = 5", {"masks": 5}),
+    ("rank 16 for mask rows", {"rank": 16}),
 )
 
 
@@ -116,7 +117,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
     parser.add_argument("--adapter", type=Path, required=True, help="that ships for it")
     parser.add_argument("--steps", type=int, default=0, help="of each variant; 0: none is trained")
+    parser.add_argument(
+        "--variants", nargs="+", default=[n for n, _ in VARIANTS], help="default: all"
+    )
     parser.add_argument("--code-prompts", type=int, default=256)
+    parser.add_argument("--function-prompts", type=int, default=0)
     parser.add_argument("--checked", type=int, default=32, help="held-out prompts of each sort")
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--stdlib", type=Path, default=corpus.standard_library())
@@ -139,6 +144,7 @@ def main() -> None:
     frozen = frozen_model.load(arguments.model, dtype)
     whole = bita.Settings(
         code_prompts=arguments.code_prompts if arguments.steps else 0,
+        function_prompts=arguments.function_prompts if arguments.steps else 0,
         checked=arguments.checked,
         new_tokens=arguments.new_tokens,
     )
@@ -149,6 +155,8 @@ def main() -> None:
     if arguments.steps:
         found = {}
         for name, change in VARIANTS:
+            if name not in arguments.variants:
+                continue
             settings = dataclasses.replace(whole, **change)
             folder = arguments.work / f"{arguments.adapter.name}-{name.replace(' ', '-')}"
             found[name] = train(frozen, settings, samples, held_out, arguments.steps, folder)

@@ -84,6 +84,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path / "tokenizer.json"))
 
 
+def layer_matrices(model: PreTrainedModel) -> list[torch.nn.Linear]:
+    """The matrices of the layers, in order: all but the head."""
+    return [part for part in model.model.layers.modules() if isinstance(part, torch.nn.Linear)]
+
+
 def tensors_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The tensors by name; a tied output matrix and an encoder's or decoder's copies of the embedding are
     left out."""

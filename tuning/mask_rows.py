@@ -4,6 +4,8 @@ Rows are numbered from 0. A group of M masks is attached to a row; m_i, i from 1
 i behind it. It sees the prompts, the text up to that row, and m_1 .. m_i of its own group. Row k of the text predicts token k + 1, and m_i attached to it predicts token k + 1 + i.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -18,8 +20,22 @@ INITIAL_STD = 0.02
 PROMPTINGS = ("deep", "shallow")
 
 
+class Addition(torch.nn.Module):
+    """up @ down of a matrix [out, in]. It begins at zero."""
+
+    def __init__(self, matrix: torch.nn.Linear, rank: int, random: torch.Generator):
+        super().__init__()
+        outs, inputs = matrix.weight.shape
+        self.down = torch.nn.Parameter(torch.randn(rank, inputs, generator=random) * inputs**-0.5)
+        self.up = torch.nn.Parameter(torch.zeros(outs, rank))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.down.to(x.dtype).T @ self.up.to(x.dtype).T
+
+
 class MaskParameters(torch.nn.Module):
-    """masks [M, hidden], and prompts: deep ones are keys and values of every layer
+    """masks [M, hidden], prompts, and with `rank` low-rank additions to the layers' matrices, which
+    mask rows alone take (gated LoRA, arXiv 2507.11851). Prompts: deep ones are keys and values of every layer
     [layers, P, kv heads, head dim], of which keys are as after the rotation; shallow ones are inputs
     [P, hidden], whose keys and values are what the model makes of them (the paper's Table 3)."""
 
@@ -30,6 +46,7 @@ class MaskParameters(torch.nn.Module):
         prompts: int,
         seed: int,
         prompting: str = "deep",
+        rank: int = 0,
     ):
         super().__init__()
         if prompting not in PROMPTINGS:
@@ -47,6 +64,24 @@ class MaskParameters(torch.nn.Module):
             size = (shape["layers"], prompts, shape["kv_heads"], shape["head_dim"])
             self.keys, self.values = normal(*size), normal(*size)
         self.prompts = prompts
+        matrices = frozen_model.layer_matrices(model) if rank > 0 else []
+        self.additions = torch.nn.ModuleList(Addition(m, rank, random) for m in matrices)
+
+    @contextmanager
+    def added_to(self, model: PreTrainedModel) -> Iterator[None]:
+        """Within, every row that the model computes takes the additions."""
+        matrices = frozen_model.layer_matrices(model) if self.additions else []
+        hooks = [
+            matrix.register_forward_hook(
+                lambda _, inputs, out, addition=addition: out + addition(inputs[0])
+            )
+            for matrix, addition in zip(matrices, self.additions, strict=True)
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def prompt_rows(self, model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [layers, P, kv heads, head dim]. REQUIRES: there are prompts."""
@@ -171,11 +206,12 @@ def hidden_rows(
     positions = (at[..., None] + 1 + torch.arange(masks)).reshape(rows, -1)
     seen = visible(at, length, masks, own.prompts, window_of(model))
     bias = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
-    out = model.model(
-        inputs_embeds=inputs,
-        position_ids=positions,
-        attention_mask=bias,
-        past_key_values=with_prompts(model, past, own),
-        use_cache=True,
-    ).last_hidden_state
+    with own.added_to(model):
+        out = model.model(
+            inputs_embeds=inputs,
+            position_ids=positions,
+            attention_mask=bias,
+            past_key_values=with_prompts(model, past, own),
+            use_cache=True,
+        ).last_hidden_state
     return out.reshape(rows, groups, masks, -1)

@@ -127,6 +127,18 @@ void GrammarConstraint::retain(uint64_t hash, std::span<const Token> path,
 }
 
 std::shared_ptr<const LegalTokens> GrammarConstraint::compute(std::span<const Token> path) {
+  const bool followed = !at_.empty();
+  std::shared_ptr<const LegalTokens> legal = attempt(path);
+  if (legal == nullptr || legal->status.ok()) return legal;
+  restart();
+  // Other paths counted towards its limits, and methods differ in the paths that they ask for.
+  if (!followed) return legal;
+  legal = attempt(path);
+  if (legal != nullptr && !legal->status.ok()) restart();
+  return legal;
+}
+
+std::shared_ptr<const LegalTokens> GrammarConstraint::attempt(std::span<const Token> path) {
   const absl::StatusOr<bool> there = seek(path);
   if (there.ok() && !*there) return nullptr;
   auto legal = std::make_shared<LegalTokens>();
@@ -140,7 +152,6 @@ std::shared_ptr<const LegalTokens> GrammarConstraint::compute(std::span<const To
   }
   if (!legal->status.ok()) {
     legal->bits.clear();
-    restart();
     return legal;
   }
   int legal_tokens = 0;

@@ -93,6 +93,8 @@ class GrammarConstraint final : public TokenConstraint,
 
   // The matcher, by threads that hold matcher_mutex_.
   std::shared_ptr<const LegalTokens> compute(std::span<const Token> path);
+  // One try, which an error of the matcher ends.
+  std::shared_ptr<const LegalTokens> attempt(std::span<const Token> path);
   // Moves the matcher to `path`. False: the path is illegal; the matcher is at its legal part.
   absl::StatusOr<bool> seek(std::span<const Token> path);
   void restart();                                        // after an error of the matcher

@@ -192,6 +192,30 @@ def test_shallow_prompts_are_rows_that_the_model_runs(frozen, written, tmp_path)
         mask_rows.MaskParameters(frozen.model, 2, 4, 1, "wide")
 
 
+def test_additions_are_of_mask_rows_alone(frozen, written, tmp_path):
+    settings = dataclasses.replace(SETTINGS, rank=2)
+    training = bita.Training(frozen, settings, tmp_path)
+    plain = mask_rows.MaskParameters(frozen.model, settings.masks, settings.prompts, settings.seed)
+    text = torch.tensor([written[0].prompt + written[0].output])
+    at = torch.tensor([[5, 8]])
+
+    @torch.no_grad()
+    def both(own):
+        past = mask_rows.context(frozen.model, text)
+        return past, mask_rows.hidden_rows(frozen.model, own, past, at)
+
+    before, begin = both(training.own)
+    assert torch.equal(begin, both(plain)[1]), "they begin at zero"
+    training.learn(written[:48], Budget(steps=40), dict)
+    with torch.no_grad():  # of masks and prompts as they were
+        for name in ("masks", "keys", "values"):
+            getattr(training.own, name).copy_(getattr(plain, name))
+    after, end = both(training.own)
+    assert not torch.allclose(begin, end, atol=1e-3), "they learn"
+    for a, b in zip(before.layers, after.layers, strict=True):
+        assert torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values)
+
+
 def test_the_adapter_says_whose_it_is(frozen, tmp_path):
     own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1)
     adapter_file.write(tmp_path, "masks", frozen.model, own.tensors(frozen.model))

@@ -45,6 +45,8 @@ TEST_F(Constraints, AreAFunctionOfThePath) {
            // On different paths the lexer is in the same state.
            {Kind::kGrammar, "start: \"e\" | /ea/ start start"},
            {Kind::kGrammar, "start: \"a\" X \"b\" | \"c\" X \"d\"\nX: /x+/"},
+           // Behind "b", the text is fixed and endless.
+           {Kind::kGrammar, "start: \"a\" start | \"b\" c | \"d\"\nc: \"c\" c"},
            {Kind::kJsonObject, ""}}) {
     const auto walked = make(kind, text);
     std::vector<Token> path;
@@ -56,6 +58,7 @@ TEST_F(Constraints, AreAFunctionOfThePath) {
       const auto expected = (*fresh)->after(path);
       ASSERT_EQ(legal == nullptr, expected == nullptr);
       if (legal != nullptr) {
+        ASSERT_EQ(legal->status, expected->status);
         ASSERT_EQ(legal->bits, expected->bits);
         ASSERT_EQ(legal->may_end, expected->may_end);
         ASSERT_EQ(legal->has(kEnd), legal->may_end);

@@ -59,23 +59,30 @@ std::string random_lark(Rng& rng) {
   return text;
 }
 
-Constraints random_grammars() {
+const std::shared_ptr<const GrammarVocabulary>& vocabulary() {
   static const auto& words = *new std::shared_ptr<const GrammarVocabulary>(
       *GrammarVocabulary::of(*Tokenizer::bytes(), {kEnd}));
+  return words;
+}
+
+CaseConstraint constraint_of(GrammarMatcher start) {
+  const auto grammar = std::make_shared<const CompiledGrammar>(vocabulary(), std::move(start));
+  return {[grammar] { return *GrammarConstraint::of(grammar, {}); }, nullptr};
+}
+
+Constraints random_grammars() {
   const auto make = [](Rng& rng, const AutomatonShape&) {
     for (;;) {
       const bool regular = chance(rng, 50);
       const std::string text = regular ? random_regex(rng, 3) : random_lark(rng);
-      absl::StatusOr<GrammarMatcher> start = words->compile(
+      absl::StatusOr<GrammarMatcher> start = vocabulary()->compile(
           {regular ? GrammarSpec::Kind::kRegex : GrammarSpec::Kind::kGrammar, text, ""});
       if (!start.ok()) {
         // A terminal that matches the empty text, for example.
         EXPECT_TRUE(absl::IsInvalidArgument(start.status())) << start.status();
         continue;
       }
-      const auto grammar = std::make_shared<const CompiledGrammar>(words, *std::move(start));
-      CaseConstraint out;
-      out.make = [grammar] { return *GrammarConstraint::of(grammar, {}); };
+      CaseConstraint out = constraint_of(*std::move(start));
       if (regular) {
         out.matches = [text](const Tokens& tokens) {
           return std::regex_match(std::string(tokens.begin(), tokens.end()), std::regex(text));
@@ -83,6 +90,16 @@ Constraints random_grammars() {
       }
       return out;
     }
+  };
+  return {make, kEnd + 1, {kEnd}, false};
+}
+
+// Answers of a few "a" that end with "d", or with "b" and an error: what follows is fixed and
+// endless.
+Constraints endless_fixed_text() {
+  const auto make = [](Rng&, const AutomatonShape&) {
+    const char* const text = "start: \"a\" start | \"b\" c | \"d\"\nc: \"c\" c";
+    return constraint_of(*vocabulary()->compile({GrammarSpec::Kind::kGrammar, text, ""}));
   };
   return {make, kEnd + 1, {kEnd}, false};
 }
@@ -118,6 +135,13 @@ TEST(MethodContract, Ppd) { EXPECT_GT(under_grammars(ppd_case(), 120).drafted, c
 TEST(MethodContract, LlmToSlm) { under_grammars(llm_to_slm_case(), 120); }
 
 TEST(MethodContract, Beam) { under_grammars(beam_case(), 80); }
+
+// An error ends the same request after the same tokens, also where drafts came first.
+TEST(EndlessFixedText, EndsEachMethodAlike) {
+  for (const MethodCase& method : {ngram_case(), speculative_case(), bita_case()}) {
+    EXPECT_GT(expect_constrained_ar(method, 24, endless_fixed_text()).dead, 0);
+  }
+}
 
 }  // namespace
 }  // namespace tandem::test

@@ -654,13 +654,21 @@ impl Matcher {
 
     /// Sets the bit of each token that may come next: token i is bit i % 32 of word i / 32. Returns whether
     /// the text may end here.
+    /// Errors: RESOURCE_EXHAUSTED if this step exceeds a limit, or the text that is fixed from here on does.
     pub fn mask(&mut self, bits: &mut [u32]) -> Result<bool> {
         let mask = self.step(|m| m.compute_mask_or_eos())?;
         let words = mask.as_slice();
         let n = words.len().min(bits.len());
         bits[..n].copy_from_slice(&words[..n]);
         bits[n..].fill(0);
-        self.is_accepting()
+        let may_end = self.is_accepting()?;
+        if !may_end && mask.num_set() == 1 {
+            // llguidance 1.9 follows fixed text ahead. If that exceeds a limit, this mask has no error, but
+            // each later step has one.
+            let next = mask.first_bit_set().unwrap_or_default() as TokenId;
+            self.step(|m| m.clone().consume_token(next))?;
+        }
+        Ok(may_end)
     }
 
     /// Tokens that must come next, in the tokenizer's own spelling; may be empty.
