@@ -17,8 +17,11 @@ namespace tandem {
 
 struct AcceptanceStats;
 
+inline constexpr int kBitaMasks = 3;
+
 struct BitaParams {
-  int num_masks = 3;       // M of the adapter's masks. [1, 16]
+  // M of the adapter's masks. [1, 16]. Unset: chosen by the adapter, at most kBitaMasks.
+  std::optional<int> num_masks;
   int num_candidates = 5;  // k: a mask's best tokens. [1, 16]
   BitaTreeKind tree = BitaTreeKind::kEfficient;
   // kFixed: the whole tree in every round. kFastest: the part of it that makes tokens fastest
@@ -32,7 +35,8 @@ struct BitaParams {
 };
 
 // EXACT: each row that is not a mask draws as autoregressive decoding does, and a node is accepted
-// if its parent draws it. REQUIRES: Role::kLarge with masks (CastRole::mask_adapter).
+// if its parent draws it. REQUIRES: Role::kLarge with masks (CastRole::mask_adapter);
+// num_masks is set.
 Task<void> bita(Gen g, BitaParams a);
 
 }  // namespace tandem

@@ -134,7 +134,7 @@ inline Foretold bita(const Model& model, const Tokens& prompt, const Warp& w, co
     spent = ahead;
     const Tokens seen(text.begin(), text.end() - ahead);
     const int last = remaining - 2 - static_cast<int>(with_masks.size());  // mask of any use
-    for (int i = ahead; i < std::min(a.num_masks, last); ++i) {
+    for (int i = ahead; i < std::min(*a.num_masks, last); ++i) {
       candidates.push_back(mask_candidates(model, seen, i, a.num_candidates, adapter,
                                            a.draft_vocabulary.value_or(0)));
     }

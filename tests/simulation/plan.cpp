@@ -72,7 +72,7 @@ BitaParams make_bita(Random& r) {
     a.num_masks = r.between(1, 3);
     a.num_candidates = r.between(1, 3);
     a.tree = static_cast<BitaTreeKind>(r.below(6));
-  } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMaxTree);
+  } while (bita_tree_rows(a.tree, *a.num_masks, a.num_candidates) > kMaxTree);
   a.pace = r.one_in(2) ? Pace::kFastest : Pace::kFixed;
   if (a.num_candidates == 2) a.draft_vocabulary = kVocab / 2;
   return a;

@@ -1,5 +1,6 @@
 #include "engine/decode/bita.h"
 
+#include <algorithm>
 #include <string>
 
 #include "engine/host/deployment.h"
@@ -11,18 +12,21 @@ namespace {
 // Most rows of a tree, with its masks, in one round.
 constexpr int kMostRows = 256;
 
+int tree_rows(const BitaParams& a) {
+  return bita_tree_rows(a.tree, a.num_masks.value_or(kBitaMasks), a.num_candidates);
+}
+
 MethodNeeds needs_of(const BitaParams& a, const DeploymentConfig& d) {
   ModelInRole large = of_large(d);
   large.mask_adapter = a.adapter;
-  large.masks = a.num_masks;
+  large.masks = a.num_masks.value_or(1);
   MethodNeeds needs{{std::move(large)}, {}};
   if (a.adapter.empty()) {
     needs.lacking = Refusal();  // whatever the parameters
-  } else if (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMostRows) {
-    needs.lacking = Refusal{"tree",
-                            std::to_string(bita_tree_rows(a.tree, a.num_masks, a.num_candidates)) +
-                                " rows with these masks and candidates",
-                            std::to_string(kMostRows) + " rows or fewer"};
+  } else if (const int rows = tree_rows(a); rows > kMostRows) {
+    needs.lacking =
+        Refusal{"tree", std::to_string(rows) + " rows with these masks and candidates",
+                std::to_string(kMostRows) + " rows or fewer"};
   }
   return needs;
 }
@@ -57,11 +61,15 @@ const MethodEntry& bita_entry() {
       .bind =
           [](const Deployment& d, LoraId lora, P* a) {
             if (!a->draft_vocabulary) a->draft_vocabulary = d.early_vocabulary;
+            if (!a->num_masks) {
+              const ModelShape& large = d.large->shape;
+              const AdapterId adapter = find_adapter(large, a->adapter);
+              a->num_masks = std::min(kBitaMasks, large.adapters[adapter.index()].masks);
+            }
             a->stats = d.acceptance_of(lora);
           },
       .contract = [](const P&, bool) { return Contract::kExact; },
-      .extra_rows =
-          [](const P& a) { return bita_tree_rows(a.tree, a.num_masks, a.num_candidates); },
+      .extra_rows = tree_rows,
       .start = bita,
   });
   return *kEntry;

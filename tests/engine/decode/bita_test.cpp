@@ -15,7 +15,7 @@ using reference::Tokens;
 constexpr int kMostRows = 40;  // of a tree
 
 BitaParams fixed_tree() {
-  BitaParams a;
+  BitaParams a{.num_masks = kBitaMasks, .adapter = ""};
   a.pace = Pace::kFixed;
   return a;
 }
@@ -26,7 +26,7 @@ BitaParams random_bita(Rng& rng) {
     a.num_masks = between(rng, 1, 4);
     a.num_candidates = between(rng, 1, 4);
     a.tree = static_cast<BitaTreeKind>(between(rng, 0, 5));
-  } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > kMostRows);
+  } while (bita_tree_rows(a.tree, *a.num_masks, a.num_candidates) > kMostRows);
   if (chance(rng, 40)) a.draft_vocabulary = between(rng, 1, 12);
   return a;
 }
@@ -35,7 +35,7 @@ void use_bita(SequenceSpec& s, const BitaParams& a) {
   CastRole large{Role::kLarge, ModelId(0), 0};
   large.mask_adapter = kAdapter;
   s.cast = make_cast({large});
-  s.extra_rows = bita_tree_rows(a.tree, a.num_masks, a.num_candidates);
+  s.extra_rows = bita_tree_rows(a.tree, *a.num_masks, a.num_candidates);
   s.method = [a](Gen g) { return bita(g, a); };
 }
 
@@ -134,7 +134,7 @@ TEST(Bita, SampledTokensAreThoseOfAr) {
         BitaParams a;
         do {
           a = random_bita(rng);
-        } while (bita_tree_rows(a.tree, a.num_masks, a.num_candidates) > 6);
+        } while (bita_tree_rows(a.tree, *a.num_masks, a.num_candidates) > 6);
         if (chance(rng, 50)) a.pace = Pace::kFastest;
         use_bita(s, a);
       },
@@ -289,7 +289,7 @@ TEST(Bita, WhereTreesDoNotPayALaterRequestHasNone) {
   o.models[0].config.row_seconds = 0.005;
   o.models[0].pool = {16, 400, 0};
   Box box{o};
-  BitaParams a;
+  BitaParams a{.num_masks = kBitaMasks, .adapter = ""};
   a.stats = std::make_shared<AcceptanceStats>();
   const auto drafts = [&](int tokens) {
     SequenceSpec s = box.spec({3, 1, 2}, tokens);

@@ -325,7 +325,7 @@ inline MethodCase bita_case() {
             CastRole large{Role::kLarge, ModelId(0), 0};
             large.mask_adapter = kAdapter;
             s.cast = make_cast({large});
-            s.extra_rows = bita_tree_rows(a.tree, a.num_masks, a.num_candidates);
+            s.extra_rows = bita_tree_rows(a.tree, *a.num_masks, a.num_candidates);
             s.method = [a](Gen g) { return bita(g, a); };
           }};
 }

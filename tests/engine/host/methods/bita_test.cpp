@@ -52,10 +52,10 @@ class Bita : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  ExtraConfig masks(const std::string& name, int64_t prompts) const {
+  ExtraConfig masks(const std::string& name, int64_t prompts, int64_t count = kMasks) const {
     const DecoderConfig& c = folders_->base;
     std::vector<test::Matrix> tensors{
-        {"masks", {kMasks, c.hidden_size}, numbers(kMasks * c.hidden_size, 1)}};
+        {"masks", {count, c.hidden_size}, numbers(count * c.hidden_size, 1)}};
     if (prompts > 0) {
       const std::vector<int64_t> shape{c.layers, prompts, c.kv_heads, c.head_dim};
       const int64_t n = c.layers * prompts * c.kv_heads * c.head_dim;
@@ -150,6 +150,19 @@ TEST_P(Bita, MasksThatDoNotFitAreRefused) {
   r.parameters = {{"tree", std::string("TREE_FULL")}, {"num_candidates", int64_t{16}}};
   const auto large = testing::run(*engine, r);
   EXPECT_THAT(std::string(large->wait().message()), HasSubstr("bita.tree"));
+}
+
+TEST_P(Bita, AnAdapterOfOneMaskNeedsNoParameter) {
+  config_.models[0].extras.push_back(masks("one", 3, 1));
+  config_.deployments[0].methods["bita"] = {{"adapter", std::string("one")}};
+  const auto engine = make_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  GenerateRequest r = request(0, "p0");
+  const auto ar = testing::run(*engine, r);
+  r.method = "bita";
+  const auto bita = testing::run(*engine, r);
+  ASSERT_TRUE(bita->wait().ok()) << bita->wait();
+  EXPECT_EQ(bita->ids(), ar->ids());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Bita, ::testing::Values("llama2", "llama3", "mistral", "gemma3"),
