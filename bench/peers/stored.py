@@ -131,9 +131,16 @@ HEAD = [
 
 
 def tried(file: Path, peer: Program) -> Measured:
-    """The settings that a peer's figures are measured with."""
+    """The settings that a peer's figures are measured with. Those that end with an error here are left out, but not
+    the defaults."""
     trials = peer.trials(THREADS)
-    figures = {settings: theirs(file, peer, settings, new=16) for settings in trials}
+    figures = {trials[0]: theirs(file, peer, trials[0], new=16)}
+    for settings in trials[1:]:
+        try:
+            figures[settings] = theirs(file, peer, settings, new=16)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            print(f"{peer.name}, {settings.shown}: left out: {reason}", file=sys.stderr)
     measured = Measured()
     for name in GOALS:
         fastest = max(figures, key=lambda settings: figures[settings][name])

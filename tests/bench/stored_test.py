@@ -8,6 +8,7 @@ import pytest
 from fake_engine import TimedWorker
 
 from bench.peers import stored, stored_openvino, stored_step, worker
+from measure.llama_programs import Settings
 from tuning import gguf_perplexity
 
 
@@ -122,3 +123,25 @@ def test_a_step_is_held_against_reading_its_weights():
     assert cells[9:] == ["1.50", "1.50", "1.50", "1.50", "3.00"]
     head = stored_step.page([cells], "about").splitlines()[2]
     assert head.count("|") == len(cells) + 1
+
+
+def test_settings_that_a_peer_does_not_run_are_left_out(monkeypatch, capsys):
+    class Peer:
+        name = "peer"
+
+        def trials(self, threads):
+            return [Settings("defaults"), Settings("bf16"), Settings("fast")]
+
+    def theirs(file, peer, settings, new):
+        if settings.shown == broken:
+            raise RuntimeError("ended with -6\nmore")
+        return dict.fromkeys(stored.GOALS, 2.0 if settings.shown == "fast" else 1.0)
+
+    monkeypatch.setattr(stored, "theirs", theirs)
+    broken = "bf16"
+    measured = stored.tried(Path("x.gguf"), Peer())
+    assert [settings.shown for settings in measured.theirs] == ["defaults", "fast"]
+    assert "peer, bf16: left out: ended with -6\n" in capsys.readouterr().err
+    broken = "defaults"
+    with pytest.raises(RuntimeError):
+        stored.tried(Path("x.gguf"), Peer())
