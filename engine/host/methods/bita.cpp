@@ -24,9 +24,8 @@ MethodNeeds needs_of(const BitaParams& a, const DeploymentConfig& d) {
   if (a.adapter.empty()) {
     needs.lacking = Refusal();  // whatever the parameters
   } else if (const int rows = tree_rows(a); rows > kMostRows) {
-    needs.lacking =
-        Refusal{"tree", std::to_string(rows) + " rows with these masks and candidates",
-                std::to_string(kMostRows) + " rows or fewer"};
+    needs.lacking = Refusal{"tree", std::to_string(rows) + " rows with these masks and candidates",
+                            std::to_string(kMostRows) + " rows or fewer"};
   }
   return needs;
 }

@@ -119,10 +119,6 @@ fn steps_without_end_are_ended() {
             );
             assert!(m.mask(&mut bits).is_err(), "it stays in error");
         }
-        if lark.contains("\"a\" start") {
-            // Its one token is known. That the text has no end is an error nonetheless.
-            assert!(error.is_some());
-        }
         // Copies of a position before the step are not affected.
         assert!(start.copy().unwrap().advance(&[98]).is_ok());
     }
