@@ -100,7 +100,7 @@ Walk verify(Gen g, const TreeRows& rows, const Predicted& predicted, const Reado
 
 Task<void> bita(Gen g, BitaParams a) {
   const Stage L = g.stage(Role::kLarge);
-  TreeSize size(a.tree, *a.num_masks, a.num_candidates, a.pace, a.stats);
+  TreeSize size(a.tree, a.num_masks.value_or(kBitaMasks), a.num_candidates, a.pace, a.stats);
   Warp warp = g.warp();  // of the masks
   warp.vocab = draft_ids(warp, a.draft_vocabulary.value_or(0));
   Predicted predicted;

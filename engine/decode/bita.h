@@ -20,7 +20,8 @@ struct AcceptanceStats;
 inline constexpr int kBitaMasks = 3;
 
 struct BitaParams {
-  // M of the adapter's masks. [1, 16]. Unset: chosen by the adapter, at most kBitaMasks.
+  // M of the adapter's masks. [1, 16]. Unset: kBitaMasks; the host lowers it to what the adapter
+  // has.
   std::optional<int> num_masks;
   int num_candidates = 5;  // k: a mask's best tokens. [1, 16]
   BitaTreeKind tree = BitaTreeKind::kEfficient;
@@ -35,8 +36,7 @@ struct BitaParams {
 };
 
 // EXACT: each row that is not a mask draws as autoregressive decoding does, and a node is accepted
-// if its parent draws it. REQUIRES: Role::kLarge with masks (CastRole::mask_adapter);
-// num_masks is set.
+// if its parent draws it. REQUIRES: Role::kLarge with masks (CastRole::mask_adapter).
 Task<void> bita(Gen g, BitaParams a);
 
 }  // namespace tandem
