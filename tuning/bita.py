@@ -4,7 +4,7 @@
 
 The model answers prompts greedily. Each mask learns to predict its token of these answers. The model itself
 stays unchanged. Run the command again to resume after an interruption. Prints tokens per pass on held-out
-prompts, by tree.
+prompts, by tree. With --rank, no adapter is written: servers do not run these additions.
 """
 
 import argparse

@@ -123,3 +123,13 @@ fn steps_without_end_are_ended() {
         assert!(start.copy().unwrap().advance(&[98]).is_ok());
     }
 }
+
+#[test]
+fn fixed_text_beyond_the_limits_is_an_error_of_its_mask() {
+    let mut m = vocabulary().compile(Kind::Grammar, "start: \"a\" | \"b\" c\nc: \"c\" c", "").unwrap();
+    let mut bits = vec![0u32; 9];
+    assert!(!m.mask(&mut bits).unwrap());
+    assert_eq!(m.advance(&[98]).unwrap(), 1);
+    assert!(m.mask(&mut bits).is_err(), "although its one token is known");
+    assert!(m.mask(&mut bits).is_err(), "it stays in error");
+}
