@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -176,3 +177,16 @@ def test_missing_parts_are_reported(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(humaneval, "PROBLEMS", tmp_path / "none")
     assert humaneval.main(None, humaneval.Run(1, 8, (0,)), "", None) == 1
     assert "scripts/models fetch" in capsys.readouterr().out
+
+
+def test_a_problem_as_a_chat_message_is_judged_by_the_block_of_its_answer(messages):
+    helper = "import math\n\ndef half(x):\n    return x / 2\n\n"
+    problem = replace(DOUBLE, prompt=helper + DOUBLE.prompt, chat=True)
+    request = humaneval.request_of(Client(messages, {}), AR, problem, 9, 0)
+    assert request.text.startswith("<|im_start|>system\n") and DOUBLE.prompt.strip() in request.text
+    assert request.text.endswith("<|im_start|>assistant\n") and not request.stop_sequences
+    code = "def double(x):\n    return math.floor(4 * half(x))\n"
+    assert run(problem.program(f"Here it is:\n```python\n{code}```\nIt doubles.")).passed
+    assert run(problem.program(f"```\n{code}")).passed  # cut off by the limit
+    assert run(problem.program(code)).passed
+    assert not run(problem.program(code.replace("4", "3"))).passed

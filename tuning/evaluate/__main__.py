@@ -112,6 +112,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="its first N problems (164)",
     )
     parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="of --humaneval: problems as chat messages; answers end where the model ends them",
+    )
+    parser.add_argument(
         "--editing", type=int, nargs="?", const=10, metavar="N", help="edits of N files (10)"
     )
     parser.add_argument(
@@ -171,6 +176,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"--prompt-tokens: {args.prompt_tokens}; allowed: at least 1")
     elif args.humaneval and not (args.streams or args.bursts):
         parser.error("--prompt-tokens: with --humaneval only with --streams or --bursts")
+    if args.chat and not args.humaneval:
+        parser.error("--chat: only with --humaneval")
     usual = (4, 2, 24) if args.quick else (20, 3, 200)
     for name, value in zip(("prompts", "turns", "exact_prompts"), usual, strict=True):
         if getattr(args, name) is None:
@@ -208,6 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
             write=args.write,
             small_dtype=args.small_dtype,
             top_p=args.top_p,
+            chat=args.chat,
         )
         return humaneval.main(lambda config: server(args.server, config=config), run, command, bar)
     if args.editing:

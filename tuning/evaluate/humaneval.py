@@ -9,7 +9,8 @@ runs with the faster repacking of the weights, by a trial.
 
 The coder pair and the problems are fetched by scripts/models. A model continues each problem's prompt
 as a text; what it writes, up to the first line that is not the function's any more, is run with the
-problem's tests in a sandbox (tuning/evaluate/sandbox.py).
+problem's tests in a sandbox (tuning/evaluate/sandbox.py). With --chat the problem is a chat message, and
+the code of the answer is run.
 """
 
 import gzip
@@ -17,6 +18,7 @@ import json
 import math
 import os
 import random
+import re
 import statistics
 import tempfile
 import time
@@ -40,6 +42,16 @@ LARGE, SMALL = MODELS / "qwen2.5-coder-1.5b.gguf", MODELS / "qwen2.5-coder-0.5b.
 PROBLEMS = MODELS / "HumanEval.jsonl.gz"
 # Where the function ends: the first line of something else (Chen et al. 2021, section 2.3).
 STOPS = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\n```", "\n@", "\nassert ")
+# A chat message by the template of Qwen2.5-Coder-Instruct, with the request of EvalPlus (Liu et al. 2023).
+CHAT = """<|im_start|>system
+You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>
+<|im_start|>user
+Please provide a self-contained Python script that solves the following problem in a markdown code block:
+```python
+{}
+```<|im_end|>
+<|im_start|>assistant
+"""
 
 CONFIG = """
 models {{ name: "large" path: "{large}" prefix_cache: {cached} }}
@@ -68,9 +80,30 @@ class Problem:
     tests: str
     entry_point: str
     solution: str = ""
+    chat: bool = False  # a chat message, and the answer has the function in a block of code
+
+    @property
+    def text(self) -> str:
+        """The prompt of the model."""
+        return CHAT.format(self.prompt.strip()) if self.chat else self.prompt
+
+    @property
+    def stops(self) -> Sequence[str]:
+        return () if self.chat else STOPS
 
     def program(self, completion: str) -> str:
-        return f"{self.prompt}{completion}\n\n{self.tests}\n\ncheck({self.entry_point})\n"
+        code = self.prompt + completion
+        if self.chat:  # the block may repeat neither imports nor functions that the prompt begins with
+            begin = self.prompt[: self.prompt.find(f"def {self.entry_point}")]
+            code = begin + block_of(completion)
+        return f"{code}\n\n{self.tests}\n\ncheck({self.entry_point})\n"
+
+
+def block_of(answer: str) -> str:
+    """The first block of code in an answer, or the whole answer if it has none. A block ends at the latest
+    with the answer."""
+    block = re.search(r"```[a-z]*\n(.*?)(```|\Z)", answer, re.DOTALL)
+    return block[1] if block else answer
 
 
 def read_problems(path: Path = PROBLEMS) -> list[Problem]:
@@ -195,9 +228,9 @@ def repacked(
         with start(replace(way, settings=way.settings + choice)) as server:
             tokens, seconds = 0, 0.0
             for problem in problems[:TRIAL]:
-                server.complete(problem.prompt, 2, STOPS)  # reads the prompt
+                server.complete(problem.text, 2, problem.stops)  # reads the prompt
                 begin = clock()
-                tokens += server.complete(problem.prompt, new_tokens, STOPS).count
+                tokens += server.complete(problem.text, new_tokens, problem.stops).count
                 seconds += clock() - begin
         speeds[choice] = tokens / seconds
     fastest, *others = sorted(speeds, key=speeds.__getitem__, reverse=True)
@@ -291,14 +324,14 @@ def request_of(
     seed = int(problem.name.rsplit("/", 1)[-1])
     request = m.GenerateRequest(
         model=way.deployment,
-        text=problem.prompt,
+        text=problem.text,
         temperature=temperature,
         top_p=top_p,
         top_k=0,
         repetition_penalty=1,
         seed=seed,
         max_new_tokens=new_tokens,
-        stop_sequences=STOPS,
+        stop_sequences=problem.stops,
         return_tokens=True,
     )
     getattr(request, names[way.method]).CopyFrom(way.message(m))
@@ -330,7 +363,7 @@ def write(
 ) -> Written:
     start = time.perf_counter()
     if way in llamas:
-        answer = llamas[way].complete(problem.prompt, new_tokens, STOPS)
+        answer = llamas[way].complete(problem.text, new_tokens, problem.stops)
         return Written(answer.text, answer.tokens, time.perf_counter() - start, answer.count)
     choice = client.complete(request_of(client, way, problem, new_tokens, temperature, top_p))
     seconds = time.perf_counter() - start
@@ -357,7 +390,7 @@ def measure(
         for deployment in {way.deployment for way in ours}:
             client.complete(request_of(client, READERS[deployment], problem, 2, 0))
         for llama in llamas.values():
-            llama.complete(problem.prompt, 2, STOPS)
+            llama.complete(problem.text, 2, problem.stops)
         runs = list(ways)
         order.shuffle(runs)
         for way in runs:
@@ -485,6 +518,10 @@ class Run:
     write: bool = False
     small_dtype: str = "stored"
     top_p: float = 1
+    chat: bool = False  # problems as chat messages
+
+    def problems(self) -> list[Problem]:
+        return [replace(problem, chat=self.chat) for problem in read_problems()[: self.count]]
 
     @property
     def loads(self) -> list[under_load.Load]:
@@ -493,7 +530,7 @@ class Run:
 
 
 def measured(client: Client, run: Run, temperature: float, bar) -> list[Result]:
-    problems = read_problems()[: run.count]
+    problems = run.problems()
     with ExitStack() as stack:
         of_peers = [way for peer in run.peers if temperature == 0 for way in peer_ways(peer)]
         of_peers = [repacked(way, problems, run.new_tokens) for way in of_peers]
@@ -519,7 +556,7 @@ def measured_load(client: Client, run: Run, temperature: float, bar) -> tuple[st
     windows = len(ways) * len(run.loads) * run.turns
     with bar(windows, f"HumanEval under load at {temperature:g}") as shown:
         cells = measure_load(
-            client, ways, read_problems()[: run.count], run, temperature, shown.update, shown.write
+            client, ways, run.problems(), run, temperature, shown.update, shown.write
         )
     exact = {way.name for way in ways if way.promises_exact}
     failed = [n for n in under_load.unequal(cells, names, run.loads) if n in exact]
@@ -581,6 +618,8 @@ def main(serve, run: Run, command: str, bar) -> int:
                 how += ". Bursts: measured while a request is active"
             if run.prompt_tokens:
                 how += f". Prompts of about {run.prompt_tokens} tokens"
+        if run.chat:
+            how += f". Problems as chat messages, answers of at most {run.new_tokens} tokens"
         conditions = (
             f"`{command}`. Commit {machine.commit(ROOT)}. {machine.cores()} cores of "
             f"{machine.processor()} ({machine.instructions()}), load before {busy:.0%}, after "
