@@ -136,8 +136,14 @@ def test_llama_server_is_asked_for_its_ways_alone(messages):
 
 def test_ways_are_chosen_by_parts_of_their_names():
     assert humaneval.chosen(None, WAYS) == list(WAYS)
-    names = [way.name for way in humaneval.chosen("bild, auto", WAYS)]
+    names = [way.name for way in humaneval.chosen("bild,auto", WAYS)]
     assert names == ["autoregressive", "auto", *(w.name for w in WAYS if "BiLD" in w.name)]
+    names = [way.name for way in humaneval.chosen("0.69), parallel,min p 0.5, parallel", WAYS)]
+    assert names == [
+        "autoregressive",
+        "speculative, γ 8, min p 0.5, parallel drafting",
+        "BiLD (0.6, 0.69), parallel drafting",
+    ]
 
 
 def test_the_page_has_a_place_for_each_table():

@@ -126,7 +126,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--ways",
         metavar="NAME,...",
-        help="of --humaneval and --editing: methods whose names contain one of these (all)",
+        help="of --humaneval and --editing: methods whose names contain one of these (all); no space "
+        "after the commas between them",
     )
     parser.add_argument(
         "--streams",

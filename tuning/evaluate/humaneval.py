@@ -93,7 +93,9 @@ class Problem:
 
     def program(self, completion: str) -> str:
         code = self.prompt + completion
-        if self.chat:  # the block may repeat neither imports nor functions that the prompt begins with
+        if (
+            self.chat
+        ):  # the block may repeat neither imports nor functions that the prompt begins with
             begin = self.prompt[: self.prompt.find(f"def {self.entry_point}")]
             code = begin + block_of(completion)
         return f"{code}\n\n{self.tests}\n\ncheck({self.entry_point})\n"
@@ -496,8 +498,9 @@ def put(page: str, measured: str, place: str) -> str:
 
 
 def chosen(names: str | None, ways: Sequence[Way]) -> list[Way]:
-    """Those whose names contain one of `names`, separated by commas; autoregressive decoding always."""
-    wanted = [name.strip().lower() for name in (names or "").split(",")]
+    """Those whose names contain one of `names`; autoregressive decoding always. `names` are separated by
+    commas without a space, as names of ways have commas with one."""
+    wanted = re.split(r",(?! )", (names or "").lower())
     return [w for w in ways if w is AR or any(name in w.name.lower() for name in wanted)]
 
 
