@@ -189,8 +189,12 @@ void DraftStopping::begin_round(const Round& round) {
 void DraftStopping::expect(const RecentRounds& mode) {
   const RecentRounds& other = shared_.without_small;
   best_ = std::max(without_, tokens_per_second(mode));
-  others_ = requests() - 1 + (drafting_ - 1) * mode.drafts / mode.rounds +
-            (shared_.streams - drafting_) * other.drafts / other.rounds;
+  others_ = requests() - 1;
+  // Where batches without drafts are the fastest, no other request is expected to draft. Else each
+  // request might draft since the others do, and a row beside their drafts is cheap.
+  if (best_ <= requests() / now_.large.time->seconds(requests())) return;
+  others_ += (drafting_ - 1) * mode.drafts / mode.rounds +
+             (shared_.streams - drafting_) * other.drafts / other.rounds;
 }
 
 // A pass with mask tokens makes as many tokens as is expected.
@@ -268,6 +272,22 @@ double DraftStopping::gain_of_small(double next, float parallel) const {
 
 double DraftStopping::gain_of_known(int token) const { return all_accepted_ * rate(token) - row(); }
 
+// The first token of a copy is judged with those that are expected behind it, as the first row may
+// cost more than the next ones.
+double DraftStopping::gain_of_copy(int token) const {
+  const double first = gain_of_known(token);
+  if (first >= 0 || best_ <= 0 || !drafts_.empty()) return first;
+  const BatchTime& time = *now_.large.time;
+  const double rows = others_ + 1, before = time.seconds(rows);
+  double most = first, accepted = 1, tokens = 0;
+  for (int drafts = 1; drafts <= most_copied_; ++drafts) {
+    accepted *= rate(token);
+    tokens += accepted;
+    most = std::max(most, tokens - best_ * (time.seconds(rows + drafts) - before));
+  }
+  return most;
+}
+
 int DraftStopping::context() const {
   if (drafts_.empty()) return after_;
   return drafts_.back() == kForced ? DraftAcceptance::kAfterAll : drafts_.back();
@@ -285,7 +305,7 @@ DraftStopping::Next DraftStopping::next(Matched by, float parallel) {
   if (copies(drafts_.size()) >= most_copied_) by = {};
   if (by.tokens > 0) {
     const int token = DraftAcceptance::lookup(by, continues_copy());
-    const double lookup = gain_of_known(token);
+    const double lookup = gain_of_copy(token);
     const double later = kThen * (rate(token) - probability);
     if (lookup >= 0 && (!may_draft || lookup + all_accepted_ * later >= small)) {
       return Next::kLookup;

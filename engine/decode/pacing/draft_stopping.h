@@ -103,6 +103,7 @@ class DraftStopping {
   double row() const;
   double gain_of_small(double next, float parallel) const;  // next: probability of its token
   double gain_of_known(int token) const;                    // of a draft that costs only its row
+  double gain_of_copy(int token) const;
   // What the small model's next token follows: a class, or the previous round.
   int context() const;
   bool continues_copy() const {
