@@ -196,3 +196,8 @@ def test_a_problem_as_a_chat_message_is_judged_by_the_block_of_its_answer(messag
     assert run(problem.program(f"```\n{code}")).passed  # cut off by the limit
     assert run(problem.program(code)).passed
     assert not run(problem.program(code.replace("4", "3"))).passed
+
+
+def test_without_stops_an_answer_has_no_end_but_its_limit(messages):
+    request = humaneval.request_of(Client(messages, {}), AR, replace(DOUBLE, stopped=False), 9, 0)
+    assert request.text == DOUBLE.prompt and not request.stop_sequences

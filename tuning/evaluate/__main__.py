@@ -117,6 +117,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="of --humaneval: problems as chat messages; answers end where the model ends them",
     )
     parser.add_argument(
+        "--no-stops",
+        action="store_true",
+        help="of --streams and --bursts: answers go on behind the function, up to --new-tokens",
+    )
+    parser.add_argument(
         "--editing", type=int, nargs="?", const=10, metavar="N", help="edits of N files (10)"
     )
     parser.add_argument(
@@ -179,6 +184,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--prompt-tokens: with --humaneval only with --streams or --bursts")
     if args.chat and not args.humaneval:
         parser.error("--chat: only with --humaneval")
+    if args.no_stops and not (args.humaneval and (args.streams or args.bursts)):
+        parser.error("--no-stops: only with --humaneval and --streams or --bursts")
     usual = (4, 2, 24) if args.quick else (20, 3, 200)
     for name, value in zip(("prompts", "turns", "exact_prompts"), usual, strict=True):
         if getattr(args, name) is None:
@@ -217,6 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
             small_dtype=args.small_dtype,
             top_p=args.top_p,
             chat=args.chat,
+            stopped=not args.no_stops,
         )
         return humaneval.main(lambda config: server(args.server, config=config), run, command, bar)
     if args.editing:

@@ -81,6 +81,7 @@ class Problem:
     entry_point: str
     solution: str = ""
     chat: bool = False  # a chat message, and the answer has the function in a block of code
+    stopped: bool = True  # the answer ends behind the function
 
     @property
     def text(self) -> str:
@@ -89,7 +90,7 @@ class Problem:
 
     @property
     def stops(self) -> Sequence[str]:
-        return () if self.chat else STOPS
+        return STOPS if self.stopped and not self.chat else ()
 
     def program(self, completion: str) -> str:
         code = self.prompt + completion
@@ -522,9 +523,11 @@ class Run:
     small_dtype: str = "stored"
     top_p: float = 1
     chat: bool = False  # problems as chat messages
+    stopped: bool = True  # answers end behind the function
 
     def problems(self) -> list[Problem]:
-        return [replace(problem, chat=self.chat) for problem in read_problems()[: self.count]]
+        problems = read_problems()[: self.count]
+        return [replace(p, chat=self.chat, stopped=self.stopped) for p in problems]
 
     @property
     def loads(self) -> list[under_load.Load]:
@@ -621,6 +624,8 @@ def main(serve, run: Run, command: str, bar) -> int:
                 how += ". Bursts: measured while a request is active"
             if run.prompt_tokens:
                 how += f". Prompts of about {run.prompt_tokens} tokens"
+        if not run.stopped:
+            how += f". No stop sequences: answers of {run.new_tokens} tokens"
         if run.chat:
             how += f". Problems as chat messages, answers of at most {run.new_tokens} tokens"
         conditions = (
