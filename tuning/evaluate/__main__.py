@@ -119,7 +119,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--no-stops",
         action="store_true",
-        help="of --streams and --bursts: answers go on behind the function, up to --new-tokens",
+        help="of --streams and --bursts: answers continue after the function, up to --new-tokens",
     )
     parser.add_argument(
         "--editing", type=int, nargs="?", const=10, metavar="N", help="edits of N files (10)"

@@ -81,7 +81,7 @@ class Problem:
     entry_point: str
     solution: str = ""
     chat: bool = False  # a chat message, and the answer has the function in a block of code
-    stopped: bool = True  # the answer ends behind the function
+    stopped: bool = True  # the answer ends after the function
 
     @property
     def text(self) -> str:
@@ -94,9 +94,8 @@ class Problem:
 
     def program(self, completion: str) -> str:
         code = self.prompt + completion
-        if (
-            self.chat
-        ):  # the block may repeat neither imports nor functions that the prompt begins with
+        if self.chat:
+            # The block may lack imports and functions that the prompt begins with.
             begin = self.prompt[: self.prompt.find(f"def {self.entry_point}")]
             code = begin + block_of(completion)
         return f"{code}\n\n{self.tests}\n\ncheck({self.entry_point})\n"
@@ -523,7 +522,7 @@ class Run:
     small_dtype: str = "stored"
     top_p: float = 1
     chat: bool = False  # problems as chat messages
-    stopped: bool = True  # answers end behind the function
+    stopped: bool = True  # answers end after the function
 
     def problems(self) -> list[Problem]:
         problems = read_problems()[: self.count]
