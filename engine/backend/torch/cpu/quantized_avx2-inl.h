@@ -57,13 +57,13 @@ struct GroupOfRows {
   }
 };
 
-// Intermediate results of a unit.
+// Totals, and sums of the first half of a group: in 16 bits, in 32 bits or, with Q6_K, scaled in
+// fp32.
 struct Work {
-  HWY_ALIGN float totals[kMaxRows][kUnit];
-  // Sums of the first half of a group: in 16 bits, in 32 bits or, with Q6_K, scaled in fp32.
+  float* totals;  // [rows][kColumns]
   HWY_ALIGN int32_t sums[kMaxRows][kUnit];
-  // Scales of the groups of a block. [1]: -less; with Q6_K the scale of the second half.
-  HWY_ALIGN float scales[8][2][kUnit];
+
+  float* total(int64_t row) const { return totals + row * kColumns; }
 };
 
 HWY_INLINE __m256i load_sums(const int32_t* from) {
@@ -94,29 +94,6 @@ HWY_INLINE __m256i multiply_half(const __m256i codes[4], const __m256i x[4]) {
   const auto pairs = [&](int i) HWY_ATTR { return _mm256_maddubs_epi16(codes[i], x[i]); };
   return _mm256_add_epi16(_mm256_add_epi16(pairs(0), pairs(1)),
                           _mm256_add_epi16(pairs(2), pairs(3)));
-}
-
-template <QuantFormat Format>
-HWY_INLINE void load_block_scales(const uint8_t* scales, Work& work) {
-  const Floats d;
-  HWY_UNROLL(8)
-  for (int g = 0; g < Format.inputs() / 32; ++g) {
-    HWY_UNROLL(2)
-    for (int s = 0; s < 2; ++s) {
-      FloatV first, second;
-      if constexpr (Format.scales == QuantScales::kSixteens) {
-        first = scale_of_sixteen(scales, s, 2 * g);
-        second = scale_of_sixteen(scales, s, 2 * g + 1);
-      } else {
-        load_scales<Format.scales>(scales, s, g, first, second);
-        if constexpr (Format.scales != QuantScales::kScale) second = hn::Neg(second);
-      }
-      hn::Store(first, d, work.scales[g][0] + s * kLanes);
-      if constexpr (Format.scales != QuantScales::kScale) {
-        hn::Store(second, d, work.scales[g][1] + s * kLanes);
-      }
-    }
-  }
 }
 
 // Adds the sums of a row and group to its totals.
@@ -178,7 +155,7 @@ HWY_INLINE void multiply_unsigned(const uint8_t* codes, const GroupOfRows& x, in
       if (Half == 0) store_sums(sum[s], at);
     }
     if (Half == 0) continue;
-    const AddTotals<Format> totals(x, r, scales, work.totals[r]);
+    const AddTotals<Format> totals(x, r, scales, work.total(r));
     totals.add(sum[0], 0);
     totals.add(sum[1], 1);
   }
@@ -209,8 +186,7 @@ HWY_INLINE void multiply_signed(const uint8_t* codes, const GroupOfRows& x, int6
       if (Half == 0) {
         store_sums(sum, at);
       } else {
-        AddTotals<Format>(x, r, scales, work.totals[r])
-            .add(_mm256_add_epi32(sum, load_sums(at)), s);
+        AddTotals<Format>(x, r, scales, work.total(r)).add(_mm256_add_epi32(sum, load_sums(at)), s);
       }
     }
   }
@@ -238,7 +214,7 @@ HWY_INLINE void multiply_sixteens(const uint8_t* codes, const GroupOfRows& x, in
         hn::Store(hn::Mul(v, scale), d, first);
       } else {
         const FloatV u = hn::MulAdd(v, scale, hn::Load(d, first));
-        float* const total = work.totals[r] + s * kLanes;
+        float* const total = work.total(r) + s * kLanes;
         hn::Store(hn::MulAdd(u, x.scale(r), hn::Load(d, total)), d, total);
       }
     }
@@ -257,36 +233,37 @@ HWY_INLINE void multiply_group(const uint8_t* codes, const GroupOfRows& x, int64
   }
 }
 
-// tile.sums of the first `rows` rows.
 template <QuantType Type>
 HWY_INLINE void multiply_rows(const Tile& tile, int64_t rows) {
   constexpr QuantFormat kFormat = quant_format(Type);
-  constexpr int kGroups = kFormat.inputs() / 32;  // per block
-  constexpr size_t kScaleBytes = QuantizedMatrix::scale_bytes(kFormat);
-  constexpr size_t kCodeBytes = QuantizedMatrix::code_bytes(kFormat);
-  constexpr size_t kGroupBytes = kCodeBytes + kScaleBytes / kGroups;
   Work work;
-  for (int64_t r = 0; r < rows; ++r) std::fill_n(work.totals[r], kUnit, 0.f);
+  work.totals = tile.totals;
   GroupOfRows x{tile.x};
-  const uint8_t* scales = tile.unit;
-  const uint8_t* codes = tile.unit + tile.codes_at;
+  const uint8_t* codes = tile.codes;
   const uint8_t* ahead = tile.ahead;
-  const size_t ahead_step = tile.ahead_step == 0 ? kGroupBytes : tile.ahead_step;
-  for (int64_t group = 0; group < tile.groups; group += kGroups) {
-    load_block_scales<kFormat>(scales, work);
-    scales += kScaleBytes;
-    for (int g = 0; g < kGroups; ++g) {
-      for (size_t line = 0; line < kGroupBytes; line += 64) hwy::Prefetch(ahead + line);
-      ahead += ahead_step;
-      multiply_group<kFormat, 0>(codes, x, rows, work.scales[g], work);
-      HWY_FENCE;  // loading the codes again is faster than keeping them on the stack
-      multiply_group<kFormat, 1>(codes, x, rows, work.scales[g], work);
-      codes += kCodeBytes;
-      x.x += rows * GroupOfRows::kWords;
+  HWY_ALIGN float converted[2][kUnit];
+  for (int64_t g = 0; g < tile.groups; ++g) {
+    const float(*scales)[kUnit] = converted;
+    if constexpr (decodes_scales(kFormat)) {
+      scales = tile.decoded->of[g];
+    } else {
+      HWY_UNROLL(2)
+      for (int s = 0; s < 2; ++s) {
+        FloatV first, second;
+        scales_of<kFormat>(tile, g, s, first, second);
+        hn::Store(first, Floats(), converted[0] + s * kLanes);
+        if constexpr (kFormat.scales == QuantScales::kScaleAndMin) {
+          hn::Store(second, Floats(), converted[1] + s * kLanes);
+        }
+      }
     }
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    std::copy_n(work.totals[r], kUnit, tile.sums + r * kColumns);
+    for (size_t line = 0; line < kGroupBytes<kFormat>; line += 64) hwy::Prefetch(ahead + line);
+    ahead += tile.ahead_step;
+    multiply_group<kFormat, 0>(codes, x, rows, scales, work);
+    HWY_FENCE;  // loading the codes again is faster than keeping them on the stack
+    multiply_group<kFormat, 1>(codes, x, rows, scales, work);
+    codes += QuantizedMatrix::code_bytes(kFormat);
+    x.x += rows * GroupOfRows::kWords;
   }
 }
 

@@ -25,11 +25,12 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_AVX2
-// Maximum rows per kernel call. The sums and totals of all rows stay in registers, and the rows
-// share the cost of unpacking a unit. Units are processed in order, so weights are one stream.
-// Groups depend on each other only through their totals, so the processor overlaps several groups.
+// Maximum rows per kernel call. The sums of all rows stay in registers, with few rows also their
+// totals. The rows share the cost of unpacking codes. Units are processed in order, so weights are
+// one stream. Groups depend on each other only through their totals, so the processor overlaps
+// several groups.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int kMaxRows = 8;
+constexpr int kMaxRows = 16;
 #elif HWY_TARGET == HWY_EMU128  // a reference; each row count takes seconds to compile
 constexpr int kMaxRows = 1;
 #else
@@ -40,6 +41,9 @@ constexpr int kMaxRows = 3;
 // Prefetch distance of the code stream in bytes. The hardware prefetcher is weak here on some
 // processors: a thread of Zen 5 reads 11 GB/s without this and 33 GB/s with 4 to 24 KB.
 constexpr size_t kAhead = 8192;
+
+// Groups of rows that share decoded scales, and codes in the L1 cache.
+constexpr int64_t kRowGroupsTogether = 4;
 
 #if HWY_TARGET == HWY_AVX2
 
@@ -54,10 +58,9 @@ HWY_NOINLINE void multiply_one(const Tile& tile) {
 
 using Multiply = void (*)(const Tile&);
 
-Multiply pick(QuantType type, int rows) {
-  return for_quant_type(type, [&]<QuantType Type>() -> Multiply {
-    return rows == 1 ? &multiply_one<Type> : &multiply<Type>;
-  });
+template <QuantType Type>
+Multiply pick(int rows) {
+  return rows == 1 ? &multiply_one<Type> : &multiply<Type>;
 }
 
 #else
@@ -142,34 +145,28 @@ HWY_INLINE void add_group(const uint8_t* codes, const int32_t* x, IntV* low, Int
 
 // Inlined into multiply() and multiply_vnni(), to be compiled with their target attributes.
 template <QuantType Type, class Dot, int Rows>
-HWY_INLINE void multiply_unit(const Tile& tile) {
+HWY_INLINE void multiply_groups(const Tile& tile) {
   constexpr QuantFormat kFormat = quant_format(Type);
-  constexpr int kGroups = kFormat.inputs() / 32;  // per block
-  constexpr size_t kScaleBytes = QuantizedMatrix::scale_bytes(kFormat);
   constexpr int kZero = kFormat.zero;
   constexpr bool kSixteens = kFormat.scales == QuantScales::kSixteens;
   constexpr bool kLess =
       kFormat.scales == QuantScales::kScaleAndMin || kFormat.scales == QuantScales::kTwoLevels;
   // With few rows, two independent sums shorten the dependency chain.
   constexpr int kHalves = kSixteens || Rows <= 2 ? 2 : 1;
-  constexpr size_t kCodeBytes = QuantizedMatrix::code_bytes(kFormat);
   const Floats d;
   const Ints di;
   FloatV total[kSlices][Rows];
   HWY_UNROLL(kSlices)
   for (int s = 0; s < kSlices; ++s) {
     HWY_UNROLL(Rows)
-    for (int r = 0; r < Rows; ++r) total[s][r] = hn::Zero(d);
+    for (int r = 0; r < Rows; ++r) {
+      total[s][r] = hn::Load(d, tile.totals + r * kColumns + s * kLanes);
+    }
   }
   const int32_t* x = tile.x;
-  const uint8_t* scales = tile.unit;
-  const uint8_t* codes = tile.unit + tile.codes_at;
-  // Bytes per group, including its part of the scales.
-  constexpr size_t kGroupBytes = kCodeBytes + kScaleBytes / kGroups;
+  const uint8_t* codes = tile.codes;
   const uint8_t* ahead = tile.ahead;
-  const size_t ahead_step = tile.ahead_step == 0 ? kGroupBytes : tile.ahead_step;
-  for (int64_t group = 0; group < tile.groups; ++group) {
-    const int g = kGroups == 1 ? 0 : static_cast<int>(group % kGroups);
+  for (int64_t g = 0; g < tile.groups; ++g) {
     const int32_t* after = x + 8 * Dot::kWords * Rows;  // two sums, scale, scale * sum
     IntV sum[kHalves][kSlices][Rows];
     HWY_UNROLL(Rows)
@@ -189,13 +186,8 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
     }
     HWY_UNROLL(kSlices)
     for (int s = 0; s < kSlices; ++s) {
-      FloatV scale, less, other;
-      if constexpr (kSixteens) {
-        scale = scale_of_sixteen(scales, s, 2 * g);
-        other = scale_of_sixteen(scales, s, 2 * g + 1);
-      } else {
-        load_scales<kFormat.scales>(scales, s, g, scale, less);
-      }
+      FloatV scale, other;
+      scales_of<kFormat>(tile, g, s, scale, other);
       HWY_UNROLL(Rows)
       for (int r = 0; r < Rows; ++r) {
         const auto dx = hn::BitCast(d, hn::Set(di, after[2 * Rows + r]));
@@ -210,45 +202,44 @@ HWY_INLINE void multiply_unit(const Tile& tile) {
         total[s][r] = fused(hn::ConvertTo(d, all), hn::Mul(scale, dx), total[s][r]);
         if constexpr (kLess) {
           const auto dx_sum = hn::BitCast(d, hn::Set(di, after[3 * Rows + r]));
-          total[s][r] = fused(hn::Neg(less), dx_sum, total[s][r]);
+          total[s][r] = fused(other, dx_sum, total[s][r]);
         }
       }
     }
-    for (size_t line = 0; line < kGroupBytes; line += 64) hwy::Prefetch(ahead + line);
-    ahead += ahead_step;
+    for (size_t line = 0; line < kGroupBytes<kFormat>; line += 64) hwy::Prefetch(ahead + line);
+    ahead += tile.ahead_step;
     if constexpr (Rows >= 4) {
       constexpr size_t kGroupOfRows = sizeof(int32_t) * (8 * Dot::kWords + 4) * Rows;
       const auto* next = reinterpret_cast<const uint8_t*>(x) + kRowsAhead;
       for (size_t line = 0; line < kGroupOfRows; line += 64) hwy::Prefetch(next + line);
     }
     x = after + 4 * Rows;
-    codes += kCodeBytes;
-    if (g == kGroups - 1) scales += kScaleBytes;
+    codes += QuantizedMatrix::code_bytes(kFormat);
   }
   HWY_UNROLL(Rows)
   for (int r = 0; r < Rows; ++r) {
     HWY_UNROLL(kSlices)
     for (int s = 0; s < kSlices; ++s) {
-      hn::StoreU(total[s][r], d, tile.sums + r * kColumns + s * kLanes);
+      hn::Store(total[s][r], d, tile.totals + r * kColumns + s * kLanes);
     }
   }
 }
 
 template <QuantType Type, int Rows>
 HWY_NOINLINE void multiply(const Tile& tile) {
-  multiply_unit<Type, Portable, Rows>(tile);
+  multiply_groups<Type, Portable, Rows>(tile);
 }
 #if HWY_TARGET == HWY_AVX3
 template <QuantType Type, int Rows>
 TANDEM_VNNI HWY_NOINLINE void multiply_vnni(const Tile& tile) {
-  multiply_unit<Type, Vnni, Rows>(tile);
+  multiply_groups<Type, Vnni, Rows>(tile);
 }
 #endif
 
 using Multiply = void (*)(const Tile&);
 
 template <QuantType Type, int... Rows>
-Multiply pick_rows(int rows, std::integer_sequence<int, Rows...>) {
+Multiply pick(int rows, std::integer_sequence<int, Rows...>) {
 #if HWY_TARGET == HWY_AVX3
   static constexpr Multiply vnni[] = {&multiply_vnni<Type, Rows + 1>...};
   if (use_vnni()) return vnni[rows - 1];
@@ -256,14 +247,43 @@ Multiply pick_rows(int rows, std::integer_sequence<int, Rows...>) {
   static constexpr Multiply all[] = {&multiply<Type, Rows + 1>...};
   return all[rows - 1];
 }
-
-Multiply pick(QuantType type, int rows) {
-  return for_quant_type(type, [&]<QuantType Type>() {
-    return pick_rows<Type>(rows, std::make_integer_sequence<int, kMaxRows>());
-  });
+template <QuantType Type>
+Multiply pick(int rows) {
+  return pick<Type>(rows, std::make_integer_sequence<int, kMaxRows>());
 }
 
 #endif
+
+// Multiplies a unit of `groups` groups of inputs with n groups of rows. tiles: [n], with rows, x,
+// totals and ahead.
+template <QuantType Type>
+HWY_NOINLINE void multiply_unit(const uint8_t* unit, size_t codes_at, int64_t groups, Tile* tiles,
+                                int64_t n) {
+  constexpr QuantFormat kFormat = quant_format(Type);
+  constexpr int64_t kGroupsPerBlock = kFormat.inputs() / 32;
+  constexpr int64_t kTogether = decodes_scales(kFormat) ? kGroupsTogether : INT64_MAX / 2;
+  const int64_t words = quantized_words();
+  Multiply multiply[kRowGroupsTogether];
+  for (int64_t i = 0; i < n; ++i) multiply[i] = pick<Type>(tiles[i].rows);
+  const uint8_t* codes = unit + codes_at;
+  Scales decoded;
+  for (int64_t group = 0; group < groups; group += kTogether) {
+    const int64_t some = std::min(groups - group, kTogether);
+    const uint8_t* scales = unit + group / kGroupsPerBlock * QuantizedMatrix::scale_bytes(kFormat);
+    if constexpr (decodes_scales(kFormat)) decode_scales<kFormat>(scales, some, decoded);
+    for (int64_t i = 0; i < n; ++i) {
+      Tile& tile = tiles[i];
+      tile.codes = codes;
+      tile.scales = scales;
+      tile.decoded = &decoded;
+      tile.groups = some;
+      multiply[i](tile);
+      tile.x += some * words * tile.rows;
+      tile.ahead += static_cast<size_t>(some) * tile.ahead_step;
+    }
+    codes += some * QuantizedMatrix::code_bytes(kFormat);
+  }
+}
 
 // The first n numbers, then zeros.
 HWY_INLINE FloatV load_some(const float* from, int64_t n) {
@@ -314,39 +334,53 @@ void finish(const QuantTask& t, const QuantizedMatrix::Segment& segment, int64_t
   }
 }
 
+// Multiplies a panel with n groups of rows. done, all: groups of rows before these, and of the
+// whole product.
+void multiply_panel(const QuantTask& t, const QuantizedMatrix::Segment& s, int64_t panel,
+                    int64_t first_group, int64_t n, int64_t done, int64_t all) {
+  const PreparedRows& x = *t.x;
+  const int64_t first_row = x.first_row(first_group),
+                rows = x.first_row(first_group + n) - first_row;
+  const int64_t groups = t.weights->in() / 32;
+  const auto multiply =
+      for_quant_type(s.format.type, []<QuantType Type>() { return &multiply_unit<Type>; });
+  const size_t group_bytes = for_quant_type(
+      s.format.type, []<QuantType Type>() { return kGroupBytes<quant_format(Type)>; });
+  HWY_ALIGN float totals[kRowGroupsTogether * kMaxRows * kColumns];
+  std::fill_n(totals, rows * kColumns, 0.f);
+  const auto* unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel));
+  for (int u = 0; u < 2; ++u, unit += s.unit_bytes) {
+    Tile tiles[kRowGroupsTogether] = {};
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t row = x.first_row(first_group + i);
+      Tile& tile = tiles[i];
+      tile.rows = static_cast<int>(x.first_row(first_group + i + 1) - row);
+      tile.x = reinterpret_cast<const int32_t*>(x.group(first_group + i));
+      tile.totals = totals + (row - first_row) * kColumns + u * kUnit;
+      tile.ahead = unit + s.codes_at + kAhead;
+      tile.ahead_step = group_bytes;
+      if (t.later == nullptr || done + i == 0) continue;
+      const int64_t parts = 2 * (all - 1);  // per panel
+      const auto part =
+          t.later->part(panel * parts + 2 * (done + i - 1) + u, t.weights->panels() * parts);
+      tile.ahead = reinterpret_cast<const uint8_t*>(part.data());
+      tile.ahead_step = part.size() / static_cast<size_t>(groups) + 1;
+    }
+    multiply(unit, static_cast<size_t>(s.codes_at), groups, tiles, n);
+  }
+  for (int64_t r = 0; r < rows; ++r) finish(t, s, panel, first_row + r, totals + r * kColumns);
+}
+
 }  // namespace
 
 void quantized_panels(const QuantTask& t, int64_t first_panel, int64_t end_panel,
                       int64_t first_group, int64_t end_group) {
-  const PreparedRows& x = *t.x;
-  HWY_ALIGN float sums[kMaxRows * kColumns];
   for (const QuantizedMatrix::Segment& s : t.weights->segments()) {
     const int64_t end = std::min(end_panel, s.first_panel + s.panels);
     for (int64_t panel = std::max(first_panel, s.first_panel); panel < end; ++panel) {
-      Tile tile;
-      tile.codes_at = static_cast<size_t>(s.codes_at);
-      tile.groups = t.weights->in() / 32;
-      for (int64_t group = first_group; group < end_group; ++group) {
-        const int64_t row = x.first_row(group);
-        const auto rows = static_cast<int>(x.first_row(group + 1) - row);
-        tile.rows = rows;
-        tile.x = reinterpret_cast<const int32_t*>(x.group(group));
-        const Multiply multiply = pick(s.format.type, rows);
-        tile.unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel));
-        tile.sums = sums;
-        for (int u = 0; u < 2; ++u, tile.unit += s.unit_bytes, tile.sums += kUnit) {
-          tile.ahead = tile.unit + tile.codes_at + kAhead;
-          tile.ahead_step = 0;
-          if (t.later != nullptr && group > first_group) {
-            const int64_t units = 2 * (end_group - first_group - 1);
-            const int64_t unit = 2 * (group - first_group - 1) + u;
-            const auto part = t.later->part(panel * units + unit, t.weights->panels() * units);
-            tile.ahead = reinterpret_cast<const uint8_t*>(part.data());
-            tile.ahead_step = part.size() / static_cast<size_t>(tile.groups) + 1;
-          }
-          multiply(tile);
-        }
-        for (int r = 0; r < rows; ++r) finish(t, s, panel, row + r, sums + r * kColumns);
+      for (int64_t first = first_group; first < end_group; first += kRowGroupsTogether) {
+        const int64_t n = std::min(kRowGroupsTogether, end_group - first);
+        multiply_panel(t, s, panel, first, n, first - first_group, end_group - first_group);
       }
     }
   }

@@ -19,17 +19,35 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int kUnit = QuantizedMatrix::kUnit;
 constexpr int kColumns = QuantizedMatrix::kColumns;
 
-// A unit to multiply with a group of rows.
+// Whether the scales of a format are decoded before the products. The others are only converted
+// from fp16.
+constexpr bool decodes_scales(const QuantFormat& f) { return f.inputs() == 256; }
+// Groups of 32 inputs whose scales are decoded together.
+constexpr int kGroupsTogether = 16;
+
+// Decoded scales of the columns of a unit. [g][0]: the scale of a group; [g][1]: its minimum,
+// negated. With Q6_K: the scales of the first and of the last 16 inputs.
+struct Scales {
+  HWY_ALIGN float of[kGroupsTogether][2][kUnit];
+};
+
+// Bytes of a group of a unit, including its part of the scales.
+template <QuantFormat Format>
+constexpr size_t kGroupBytes = QuantizedMatrix::code_bytes(Format) +
+                               QuantizedMatrix::scale_bytes(Format) * 32 / Format.inputs();
+
+// Groups of a unit to multiply with a group of rows.
 struct Tile {
-  const uint8_t* unit;
-  size_t codes_at;
-  int64_t groups;  // of 32 inputs each
+  const uint8_t* codes;
+  const uint8_t* scales;  // of the first group, as stored
+  const Scales* decoded;  // if decodes_scales(): at most kGroupsTogether groups
+  int64_t groups;
   int rows;
   const int32_t* x;  // of a group of PreparedRows
-  // Address to prefetch, advanced by ahead_step with each group; 0: by the bytes of a group.
+  // Address to prefetch, advanced by ahead_step with each group.
   const uint8_t* ahead;
   size_t ahead_step;
-  float* sums;  // [rows][kColumns], for the columns of the unit
+  float* totals;  // [rows][kColumns], for the columns of the unit; added to
 };
 
 // A vector with one element per column of a unit, or of as many columns as fit. A slice is that set
@@ -145,6 +163,47 @@ HWY_INLINE FloatV scale_of_sixteen(const uint8_t* at, int slice, int g) {
   const auto* s = reinterpret_cast<const int8_t*>(at) + 16 * g + first;
   const IntV wide = hn::PromoteTo(Ints(), hn::Load(d8, s));
   return hn::Mul(load_halves(at + 256 + 2 * first), hn::ConvertTo(Floats(), wide));
+}
+
+// Decodes the scales of `groups` groups. at: the scales of the first group's block.
+template <QuantFormat Format>
+HWY_INLINE void decode_scales(const uint8_t* at, int64_t groups, Scales& to) {
+  static_assert(decodes_scales(Format));
+  const Floats d;
+  for (int64_t first = 0; first < groups; first += 8) {
+    HWY_UNROLL(8)
+    for (int g = 0; g < 8; ++g) {
+      float(*scales)[kUnit] = to.of[first + g];
+      HWY_UNROLL(kSlices)
+      for (int s = 0; s < kSlices; ++s) {
+        FloatV first_of, second;
+        if constexpr (Format.scales == QuantScales::kSixteens) {
+          first_of = scale_of_sixteen(at, s, 2 * g);
+          second = scale_of_sixteen(at, s, 2 * g + 1);
+        } else {
+          load_scales<Format.scales>(at, s, g, first_of, second);
+          second = hn::Neg(second);
+        }
+        hn::Store(first_of, d, scales[0] + s * kLanes);
+        hn::Store(second, d, scales[1] + s * kLanes);
+      }
+    }
+    at += QuantizedMatrix::scale_bytes(Format);
+  }
+}
+
+// The two scales of the g-th group of a tile.
+template <QuantFormat Format>
+HWY_INLINE void scales_of(const Tile& tile, int64_t g, int slice, FloatV& first, FloatV& second) {
+  if constexpr (decodes_scales(Format)) {
+    first = hn::Load(Floats(), tile.decoded->of[g][0] + slice * kLanes);
+    second = hn::Load(Floats(), tile.decoded->of[g][1] + slice * kLanes);
+  } else {
+    load_scales<Format.scales>(
+        tile.scales + static_cast<size_t>(g) * QuantizedMatrix::scale_bytes(Format), slice, 0,
+        first, second);
+    if constexpr (Format.scales == QuantScales::kScaleAndMin) second = hn::Neg(second);
+  }
 }
 
 }  // namespace

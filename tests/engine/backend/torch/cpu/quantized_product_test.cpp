@@ -158,7 +158,7 @@ TEST(QuantizedMatrix, IsLosslessAndTakesTheFilesMemory) {
 TEST_F(QuantizedProduct, IsNearTheReferenceAndEqualOnEveryTarget) {
   for (const Type& type : kTypes) {
     for (const bool extreme : {false, true}) {
-      const int64_t in = file_format(type).values == 32 ? 96 : 512, rows = 7;
+      const int64_t in = file_format(type).values == 32 ? 96 : 768, rows = 7;
       const Weights w = random_weights({{type, 50}}, in, Layout::kInOrder, extreme);
       std::vector<float> x = random_rows(rows * in);
       // Codes of 127 and -127: with extreme weights the largest sums of 32 products.
@@ -189,7 +189,8 @@ TEST_F(QuantizedProduct, IsNearTheReferenceAndEqualOnEveryTarget) {
 
 TEST_F(QuantizedProduct, IsBatchInvariant) {
   for (const Type& type : kTypes) {
-    const int64_t in = 256, outs = 100, most = 20;
+    // More groups of inputs, and of rows, than kernels process together.
+    const int64_t in = file_format(type).values == 32 ? 96 : 768, outs = 60, most = 70;
     const Weights w = random_weights({{type, outs}}, in);
     const std::vector<float> x = random_rows(most * in);
     const std::vector<float> alone = [&] {
@@ -201,14 +202,19 @@ TEST_F(QuantizedProduct, IsBatchInvariant) {
       }
       return all;
     }();
-    for (const int threads : {1, 2, 3}) {
-      set_team_size(threads);
-      for (int64_t rows = 2; rows <= most; ++rows) {
-        const std::vector<float> out = product_of(w.matrix, x, rows);
-        EXPECT_EQ(std::memcmp(out.data(), alone.data(), out.size() * sizeof(float)), 0)
-            << file_format(type).name << ", " << rows << " rows, " << threads << " threads";
+    for (const std::string& target : targets()) {
+      ASSERT_TRUE(force_target(target).ok());
+      for (const int threads : {1, 2, 3}) {
+        set_team_size(threads);
+        for (int64_t rows = 2; rows <= most; rows += rows < 20 ? 1 : 25) {
+          const std::vector<float> out = product_of(w.matrix, x, rows);
+          EXPECT_EQ(std::memcmp(out.data(), alone.data(), out.size() * sizeof(float)), 0)
+              << file_format(type).name << " on " << target << ", " << rows << " rows, " << threads
+              << " threads";
+        }
       }
     }
+    ASSERT_TRUE(force_target("").ok());
   }
 }
 
