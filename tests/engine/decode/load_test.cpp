@@ -57,8 +57,8 @@ const DeviceTime kSmallTimeOfAvx2{{{1, 0.0125},
                                    {256, 0.8}},
                                   0.00035};
 
-// The same on two AVX-512 cores of a Xeon, where nine rows take a third longer than eight. Measured
-// up to 16 rows of the large model; the others are estimates.
+// The same on two AVX-512 cores of a Xeon, with products of eight rows at once: nine rows take a
+// third longer than eight. Measured up to 16 rows of the large model; the others are estimates.
 const DeviceTime kLargeTimeWithStep{{{1, 0.043},
                                      {2, 0.045},
                                      {4, 0.050},

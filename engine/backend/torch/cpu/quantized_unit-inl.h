@@ -165,26 +165,26 @@ HWY_INLINE FloatV scale_of_sixteen(const uint8_t* at, int slice, int g) {
   return hn::Mul(load_halves(at + 256 + 2 * first), hn::ConvertTo(Floats(), wide));
 }
 
-// Decodes the scales of `groups` groups. at: the scales of the first group's block.
+// Decodes the scales of `groups` groups. at: the scales of the first block of eight.
 template <QuantFormat Format>
 HWY_INLINE void decode_scales(const uint8_t* at, int64_t groups, Scales& to) {
   static_assert(decodes_scales(Format));
   const Floats d;
-  for (int64_t first = 0; first < groups; first += 8) {
+  for (int64_t begin = 0; begin < groups; begin += 8) {
     HWY_UNROLL(8)
     for (int g = 0; g < 8; ++g) {
-      float(*scales)[kUnit] = to.of[first + g];
+      float(*scales)[kUnit] = to.of[begin + g];
       HWY_UNROLL(kSlices)
       for (int s = 0; s < kSlices; ++s) {
-        FloatV first_of, second;
+        FloatV first, second;
         if constexpr (Format.scales == QuantScales::kSixteens) {
-          first_of = scale_of_sixteen(at, s, 2 * g);
+          first = scale_of_sixteen(at, s, 2 * g);
           second = scale_of_sixteen(at, s, 2 * g + 1);
         } else {
-          load_scales<Format.scales>(at, s, g, first_of, second);
+          load_scales<Format.scales>(at, s, g, first, second);
           second = hn::Neg(second);
         }
-        hn::Store(first_of, d, scales[0] + s * kLanes);
+        hn::Store(first, d, scales[0] + s * kLanes);
         hn::Store(second, d, scales[1] + s * kLanes);
       }
     }
