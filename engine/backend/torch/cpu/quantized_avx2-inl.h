@@ -24,7 +24,6 @@
 #include <bit>
 
 #include "engine/backend/torch/cpu/quantized_unit-inl.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #if HWY_TARGET == HWY_AVX2
@@ -257,7 +256,7 @@ HWY_INLINE void multiply_rows(const Tile& tile, int64_t rows) {
         }
       }
     }
-    for (size_t line = 0; line < kGroupBytes<kFormat>; line += 64) hwy::Prefetch(ahead + line);
+    prefetch_weights<kFormat>(tile, codes, ahead);
     ahead += tile.ahead_step;
     multiply_group<kFormat, 0>(codes, x, rows, scales, work);
     HWY_FENCE;  // loading the codes again is faster than keeping them on the stack

@@ -6,6 +6,7 @@
 
 #include "engine/backend/torch/cpu/narrow_row.h"
 #include "engine/backend/torch/cpu/targets.h"
+#include "engine/backend/torch/cpu/weight_memory.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/backend/torch/cpu/quantized_tiles.cpp"
@@ -41,6 +42,9 @@ constexpr int kMaxRows = 3;
 // Prefetch distance of the code stream in bytes. The hardware prefetcher is weak here on some
 // processors: a thread of Zen 5 reads 11 GB/s without this and 33 GB/s with 4 to 24 KB.
 constexpr size_t kAhead = 8192;
+
+// With more rows, arithmetic takes longer than reading weights from memory.
+constexpr int kMostReadRows = 6;
 
 // Groups of rows that share decoded scales, and codes in the L1 cache.
 constexpr int64_t kRowGroupsTogether = 4;
@@ -206,7 +210,7 @@ HWY_INLINE void multiply_groups(const Tile& tile) {
         }
       }
     }
-    for (size_t line = 0; line < kGroupBytes<kFormat>; line += 64) hwy::Prefetch(ahead + line);
+    prefetch_weights<kFormat>(tile, codes, ahead);
     ahead += tile.ahead_step;
     if constexpr (Rows >= 4) {
       constexpr size_t kGroupOfRows = sizeof(int32_t) * (8 * Dot::kWords + 4) * Rows;
@@ -359,7 +363,12 @@ void multiply_panel(const QuantTask& t, const QuantizedMatrix::Segment& s, int64
       tile.totals = totals + (row - first_row) * kColumns + u * kUnit;
       tile.ahead = unit + s.codes_at + kAhead;
       tile.ahead_step = group_bytes;
-      if (t.later == nullptr || done + i == 0) continue;
+      if (done + i == 0) {  // the other groups of rows find the codes in the caches
+        tile.two_levels =
+            tile.rows <= kMostReadRows && prefetches_twice() && weights_exceed_caches();
+        continue;
+      }
+      if (t.later == nullptr) continue;
       const int64_t parts = 2 * (all - 1);  // per panel
       const auto part =
           t.later->part(panel * parts + 2 * (done + i - 1) + u, t.weights->panels() * parts);

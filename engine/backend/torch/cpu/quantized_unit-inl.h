@@ -8,6 +8,7 @@
 #endif
 
 #include "engine/backend/torch/cpu/quantized_matrix.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -47,8 +48,25 @@ struct Tile {
   // Address to prefetch, advanced by ahead_step with each group.
   const uint8_t* ahead;
   size_t ahead_step;
-  float* totals;  // [rows][kColumns], for the columns of the unit; added to
+  bool two_levels;  // ahead: into the L2 cache; codes that follow soon: into the L1 cache
+  float* totals;    // [rows][kColumns], for the columns of the unit; added to
 };
+
+// Prefetch distance into the L1 cache in bytes, with Tile::two_levels.
+constexpr size_t kNear = 2048;
+
+// Prefetches for a group at `codes`.
+template <QuantFormat Format>
+HWY_INLINE void prefetch_weights(const Tile& tile, const uint8_t* codes, const uint8_t* ahead) {
+  if (!tile.two_levels) {
+    for (size_t line = 0; line < kGroupBytes<Format>; line += 64) hwy::Prefetch(ahead + line);
+    return;
+  }
+  for (size_t line = 0; line < kGroupBytes<Format>; line += 64) {
+    __builtin_prefetch(ahead + line, 0, 2);
+    hwy::Prefetch(codes + kNear + line);
+  }
+}
 
 // A vector with one element per column of a unit, or of as many columns as fit. A slice is that set
 // of columns.

@@ -97,6 +97,15 @@ absl::Status force_target(absl::string_view name) {
   return known ? absl::OkStatus() : out_of_range("target", name, absl::StrJoin(targets(), " "));
 }
 
+bool prefetches_twice() {
+#if HWY_ARCH_X86
+  static const bool kIntel = __builtin_cpu_is("intel") != 0;
+  return kIntel;
+#else
+  return false;
+#endif
+}
+
 bool use_vnni() { return extension().load(std::memory_order_relaxed) >= kVnni; }
 bool multiplies_fours() { return fours().load(std::memory_order_relaxed); }
 bool use_bf16() { return extension().load(std::memory_order_relaxed) >= kBf16; }

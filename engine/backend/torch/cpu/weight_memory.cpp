@@ -1,8 +1,10 @@
 #include "engine/backend/torch/cpu/weight_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <new>
 
@@ -17,12 +19,18 @@ constexpr size_t kLeast = size_t{64} << 10;
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+std::atomic<size_t> allocated{0};  // bytes of all stretches
+
 struct Stretch {
   Stretch(size_t alignment, size_t bytes)
       : size(bytes), data(static_cast<std::byte*>(std::aligned_alloc(alignment, bytes))) {
     if (data == nullptr) throw std::bad_alloc();
+    allocated.fetch_add(size, std::memory_order_relaxed);
   }
-  ~Stretch() { std::free(data); }
+  ~Stretch() {
+    allocated.fetch_sub(size, std::memory_order_relaxed);
+    std::free(data);
+  }
   Stretch(const Stretch&) = delete;
   Stretch& operator=(const Stretch&) = delete;
 
@@ -63,6 +71,15 @@ WeightMemory allocate_apart(size_t bytes) {
   // Whole huge pages only: the rest takes small ones, so that no memory is added.
   madvise(own->data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   return {own->data, {own}};
+}
+
+bool weights_exceed_caches() {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  static const auto kCache = static_cast<size_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)));
+#else
+  constexpr size_t kCache = 0;
+#endif
+  return allocated.load(std::memory_order_relaxed) > kCache;
 }
 
 }  // namespace tandem::cpu

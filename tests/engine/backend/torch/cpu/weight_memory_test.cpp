@@ -1,6 +1,7 @@
 #include "engine/backend/torch/cpu/weight_memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -73,6 +74,17 @@ TEST(WeightMemory, StretchLivesUntilItsLastMatrix) {
   std::memset(c.get(), 9, size);
   EXPECT_EQ(sevens(d), static_cast<int64_t>(size));
   EXPECT_EQ(b, nullptr);  // NOLINT(bugprone-use-after-move)
+}
+
+TEST(WeightMemory, ComparesAllWeightsWithTheCaches) {
+  const size_t cache = static_cast<size_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)));
+  if (cache == 0) GTEST_SKIP() << "the size of the last-level cache is unknown";
+  const bool before = weights_exceed_caches();
+  WeightMemory small = allocate_weights(100), most = allocate_weights(cache);
+  EXPECT_TRUE(weights_exceed_caches());
+  most.reset();
+  small.reset();
+  EXPECT_EQ(weights_exceed_caches(), before);
 }
 
 }  // namespace
