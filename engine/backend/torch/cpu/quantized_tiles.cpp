@@ -43,6 +43,9 @@ constexpr int kMaxRows = 3;
 // processors: a thread of Zen 5 reads 11 GB/s without this and 33 GB/s with 4 to 24 KB.
 constexpr size_t kAhead = 8192;
 
+// Bytes of a group of rows that the L1 cache keeps while a unit is multiplied.
+constexpr size_t kNearRows = 24576;
+
 // With more rows, arithmetic takes longer than reading weights from memory.
 constexpr int kMostReadRows = 6;
 
@@ -69,7 +72,7 @@ Multiply pick(int rows) {
 
 #else
 
-// Prefetch distance of the rows. Those of a prompt do not fit into the L1 cache.
+// Prefetch distance of rows that do not fit into the L1 cache.
 constexpr size_t kRowsAhead = 2048;
 
 // a * b + c with one rounding.
@@ -212,7 +215,7 @@ HWY_INLINE void multiply_groups(const Tile& tile) {
     }
     prefetch_weights<kFormat>(tile, codes, ahead);
     ahead += tile.ahead_step;
-    if constexpr (Rows >= 4) {
+    if (Rows >= 4 && tile.prefetches_rows) {
       constexpr size_t kGroupOfRows = sizeof(int32_t) * (8 * Dot::kWords + 4) * Rows;
       const auto* next = reinterpret_cast<const uint8_t*>(x) + kRowsAhead;
       for (size_t line = 0; line < kGroupOfRows; line += 64) hwy::Prefetch(next + line);
@@ -360,6 +363,8 @@ void multiply_panel(const QuantTask& t, const QuantizedMatrix::Segment& s, int64
       Tile& tile = tiles[i];
       tile.rows = static_cast<int>(x.first_row(first_group + i + 1) - row);
       tile.x = reinterpret_cast<const int32_t*>(x.group(first_group + i));
+      tile.prefetches_rows =
+          static_cast<size_t>(groups * quantized_words() * tile.rows) * sizeof(int32_t) > kNearRows;
       tile.totals = totals + (row - first_row) * kColumns + u * kUnit;
       tile.ahead = unit + s.codes_at + kAhead;
       tile.ahead_step = group_bytes;

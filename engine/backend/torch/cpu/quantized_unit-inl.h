@@ -49,7 +49,8 @@ struct Tile {
   const uint8_t* ahead;
   size_t ahead_step;
   bool two_levels;  // ahead: into the L2 cache; codes that follow soon: into the L1 cache
-  float* totals;    // [rows][kColumns], for the columns of the unit; added to
+  bool prefetches_rows;
+  float* totals;  // [rows][kColumns], for the columns of the unit; added to
 };
 
 // Prefetch distance into the L1 cache in bytes, with Tile::two_levels.
