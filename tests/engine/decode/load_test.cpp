@@ -80,8 +80,8 @@ const DeviceTime kSmallTimeWithStep{{{1, 0.013},
                                      {256, 0.48}},
                                     0.00035};
 
-// The same with products of 16 rows at once: from eight rows on, each row takes longer than a tenth
-// of a pass. Measured up to 16 rows of the large model; the others are estimates.
+// The same with products of 16 rows at once: from eight rows on, a row takes about a tenth of a
+// pass. Measured up to 16 rows of the large model; the others are estimates.
 const DeviceTime kLargeTimeOfXeon{{{1, 0.040},
                                    {2, 0.043},
                                    {4, 0.050},
