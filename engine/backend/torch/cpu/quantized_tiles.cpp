@@ -44,10 +44,10 @@ constexpr int kMaxRows = 3;
 constexpr size_t kAhead = 8192;
 
 // Bytes of a group of rows that the L1 cache keeps while a unit is multiplied.
-constexpr size_t kNearRows = 24576;
+constexpr size_t kRowsInL1 = 24576;
 
-// With more rows, arithmetic takes longer than reading weights from memory.
-constexpr int kMostReadRows = 6;
+// Rows with Tile::two_levels. With more, arithmetic takes longer than reading weights from memory.
+constexpr int kMostTwoLevelRows = 6;
 
 // Groups of rows that share decoded scales, and codes in the L1 cache.
 constexpr int64_t kRowGroupsTogether = 4;
@@ -364,13 +364,13 @@ void multiply_panel(const QuantTask& t, const QuantizedMatrix::Segment& s, int64
       tile.rows = static_cast<int>(x.first_row(first_group + i + 1) - row);
       tile.x = reinterpret_cast<const int32_t*>(x.group(first_group + i));
       tile.prefetches_rows =
-          static_cast<size_t>(groups * quantized_words() * tile.rows) * sizeof(int32_t) > kNearRows;
+          static_cast<size_t>(groups * quantized_words() * tile.rows) * sizeof(int32_t) > kRowsInL1;
       tile.totals = totals + (row - first_row) * kColumns + u * kUnit;
       tile.ahead = unit + s.codes_at + kAhead;
       tile.ahead_step = group_bytes;
       if (done + i == 0) {  // the other groups of rows find the codes in the caches
         tile.two_levels =
-            tile.rows <= kMostReadRows && prefetches_twice() && weights_exceed_caches();
+            tile.rows <= kMostTwoLevelRows && prefetches_two_levels() && weights_exceed_caches();
         continue;
       }
       if (t.later == nullptr) continue;

@@ -48,13 +48,13 @@ struct Tile {
   // Address to prefetch, advanced by ahead_step with each group.
   const uint8_t* ahead;
   size_t ahead_step;
-  bool two_levels;  // ahead: into the L2 cache; codes that follow soon: into the L1 cache
-  bool prefetches_rows;
-  float* totals;  // [rows][kColumns], for the columns of the unit; added to
+  bool two_levels;       // ahead: into the L2 cache; codes that follow soon: into the L1 cache
+  bool prefetches_rows;  // the rows do not fit into the L1 cache; AVX2 does not use this
+  float* totals;         // [rows][kColumns], for the columns of the unit; added to
 };
 
 // Prefetch distance into the L1 cache in bytes, with Tile::two_levels.
-constexpr size_t kNear = 2048;
+constexpr size_t kAheadInL1 = 2048;
 
 // Prefetches for a group at `codes`.
 template <QuantFormat Format>
@@ -65,7 +65,7 @@ HWY_INLINE void prefetch_weights(const Tile& tile, const uint8_t* codes, const u
   }
   for (size_t line = 0; line < kGroupBytes<Format>; line += 64) {
     __builtin_prefetch(ahead + line, 0, 2);
-    hwy::Prefetch(codes + kNear + line);
+    hwy::Prefetch(codes + kAheadInL1 + line);
   }
 }
 

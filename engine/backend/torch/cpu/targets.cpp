@@ -97,7 +97,7 @@ absl::Status force_target(absl::string_view name) {
   return known ? absl::OkStatus() : out_of_range("target", name, absl::StrJoin(targets(), " "));
 }
 
-bool prefetches_twice() {
+bool prefetches_two_levels() {
 #if HWY_ARCH_X86
   static const bool kIntel = __builtin_cpu_is("intel") != 0;
   return kIntel;

@@ -25,7 +25,7 @@ bool use_bf16();
 // Whether weights that come from memory are prefetched into the L2 cache, and again from there into
 // the L1 cache. On Intel's processors, which have few buffers for lines on their way to L1, this is
 // faster than once into the L1 cache. Not measured on others.
-bool prefetches_twice();
+bool prefetches_two_levels();
 
 // Whether the target in use multiplies bytes (AVX2, and AVX3_VNNI or better; plain AVX3 does not).
 bool multiplies_fours();

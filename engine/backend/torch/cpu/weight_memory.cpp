@@ -74,11 +74,7 @@ WeightMemory allocate_apart(size_t bytes) {
 }
 
 bool weights_exceed_caches() {
-#ifdef _SC_LEVEL3_CACHE_SIZE
   static const auto kCache = static_cast<size_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)));
-#else
-  constexpr size_t kCache = 0;
-#endif
   return allocated.load(std::memory_order_relaxed) > kCache;
 }
 

@@ -22,8 +22,8 @@ WeightMemory allocate_weights(size_t bytes);
 // The same in a stretch of its own, which is freed with it: for weights that do not stay.
 WeightMemory allocate_apart(size_t bytes);
 
-// Whether all weights that are allocated exceed the last-level cache. Then a pass reads them from
-// memory.
+// Whether the stretches of all weights exceed the last-level cache (true if its size is unknown).
+// Then a pass reads weights from memory.
 bool weights_exceed_caches();
 
 }  // namespace tandem::cpu
