@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
 namespace tandem {
-
-double BatchTime::Size::seconds() const {
-  std::array<double, 5> values = last;
-  const size_t n = std::min(count, values.size());
-  std::nth_element(values.begin(), values.begin() + (n - 1) / 2, values.begin() + n);
-  return values[(n - 1) / 2];
-}
 
 // Each number up to 8 is a size, and each power of two above has four.
 int BatchTime::size_of(int rows) {
@@ -21,40 +15,50 @@ int BatchTime::size_of(int rows) {
 
 void BatchTime::observe(int rows, double seconds) {
   Size& size = sizes_[size_of(rows)];
-  if (++batches_ - size.seen > kOld) size.count = 0;
+  if (++batches_ - size.seen > kOld) size.seconds.clear();
   size.seen = batches_;
-  size.rows = size.count == 0 ? rows : kMemory * size.rows + (1 - kMemory) * rows;
-  size.last[size.count++ % size.last.size()] = seconds;
+  const bool first = size.seconds.empty();
+  if (!first && rows <= kMostOfSpeed) {
+    const double expected = at_speed_1(rows);
+    if (expected > 0 && seconds > 0) slowness_.observe(seconds / expected);
+    if (!slowness_.empty()) now_ = slowness_.value();
+  }
+  size.rows = first ? rows : kMemory * size.rows + (1 - kMemory) * rows;
+  size.seconds.observe(seconds / now_);
 }
 
 void BatchTime::visit(SavedNumbers* saved) {
   constexpr size_t kMostSizes = 200;
   constexpr int kLargestSize = 200;
-  constexpr size_t kMostCount = size_t{1} << 50;
+  for (auto& [_, size] : sizes_) size.seconds.scale(now_);
+  slowness_.clear();
+  now_ = 1;
   saved->visit(&sizes_, kMostSizes, kLargestSize, [&](Size* size) {
     saved->visit(&size->rows, 1);
-    saved->visit(&size->count, size_t{1}, kMostCount);
-    for (double& seconds : size->last) saved->visit(&seconds);
+    size->seconds.visit(saved, 1);
   });
   // Means of rows lie within their size, and lines between them need a width.
   double rows = 0;
   for (const auto& [_, size] : sizes_) saved->require(size.rows > std::exchange(rows, size.rows));
 }
 
-double BatchTime::seconds(double rows) const {
+double BatchTime::seconds(double rows) const { return now_ * at_speed_1(rows); }
+
+double BatchTime::at_speed_1(double rows) const {
   const Size& least = sizes_.begin()->second;
   if (sizes_.size() == 1 || rows < least.rows) {
-    return least.seconds() * (rows + kFreeRows) / (least.rows + kFreeRows);
+    return least.seconds.value() * (rows + kFreeRows) / (least.rows + kFreeRows);
   }
   // The line through the two sizes around `rows`, or the nearest two.
   auto above = sizes_.begin();
-  double low_rows = above->second.rows, low = above->second.seconds();
+  double low_rows = above->second.rows, low = above->second.seconds.value();
   const double least_row = low / (low_rows + kFreeRows);
   const auto faded = [&](const Size& size) {
     const double cheap = low + least_row * (size.rows - low_rows);
-    const double more = std::max(0.0, size.seconds() - cheap);
+    const double more = std::max(0.0, size.seconds.value() - cheap);
     const auto age = static_cast<double>(batches_ - size.seen);
-    return std::max(low, more > 0 ? cheap + more * std::exp2(-age / kFading) : size.seconds());
+    return std::max(low,
+                    more > 0 ? cheap + more * std::exp2(-age / kFading) : size.seconds.value());
   };
   for (++above; std::next(above) != sizes_.end() && above->second.rows < rows; ++above) {
     low = faded(above->second);
@@ -66,7 +70,7 @@ double BatchTime::seconds(double rows) const {
 }
 
 double BatchTime::row(double rows) const {
-  const double more = std::max(2.0, rows / 4);
+  const double more = std::max(4.0, rows / 2);
   return (seconds(rows + more) - seconds(rows)) / more;
 }
 

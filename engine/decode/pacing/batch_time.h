@@ -1,10 +1,9 @@
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 
+#include "engine/decode/pacing/recent_median.h"
 #include "engine/decode/pacing/saved_numbers.h"
 
 namespace tandem {
@@ -16,6 +15,10 @@ namespace tandem {
 // the rows. Without new batches, the time of a size fades towards that of cheap rows: a size that
 // was slow for a while would else never be used again.
 //
+// A processor's clock and its memory change speed within seconds. Times of sizes are therefore kept
+// relative to the present speed. Otherwise the difference between two sizes would be that of two
+// moments.
+//
 // Loop thread only.
 class BatchTime {
  public:
@@ -24,7 +27,7 @@ class BatchTime {
   bool known() const { return !sizes_.empty(); }
   // Of a batch with `rows` rows, which may be a mean. REQUIRES: known().
   double seconds(double rows) const;
-  // That one more row adds.
+  // That one more row adds, in the mean of the next few: differences of medians are noisy.
   double row(double rows) const;
 
   void visit(SavedNumbers* saved);
@@ -37,19 +40,23 @@ class BatchTime {
   static constexpr double kFading = 256;  // batches until half of the difference is left
   static constexpr int64_t kOld = 128;    // batches
 
-  // The median of the last few values, so that one disturbed batch does not move it. An old median
-  // does not outweigh a new value.
+  // Larger batches have prompts. Their times vary with the context, and do not show the speed.
+  static constexpr int kMostOfSpeed = 64;  // rows
+
+  // An old median does not outweigh a new value.
   struct Size {
     double rows = 0;
-    std::array<double, 5> last{};
-    size_t count = 0;
-    int64_t seen = 0;  // in this batch
-
-    double seconds() const;
+    RecentMedian<9> seconds;  // at speed 1; more than of slowness_, which changes first
+    int64_t seen = 0;         // in this batch
   };
   static int size_of(int rows);
+  double at_speed_1(double rows) const;  // seconds
 
   std::map<int, Size> sizes_;  // by size_of()
+  // Seconds of batches, relative to those at speed 1. An even number of values: where each second
+  // batch is of a size that has become slower, the median does not change from batch to batch.
+  RecentMedian<6> slowness_;
+  double now_ = 1;  // the last value of slowness_
   int64_t batches_ = 0;
 };
 

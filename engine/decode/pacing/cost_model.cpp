@@ -5,19 +5,6 @@
 
 namespace tandem {
 
-double CostModel::RecentMedian::value() const {
-  std::array<double, 5> values = last_;
-  const size_t n = std::min(count_, values.size());
-  if (n == 0) return 0;
-  std::nth_element(values.begin(), values.begin() + (n - 1) / 2, values.begin() + n);
-  return values[(n - 1) / 2];
-}
-
-void CostModel::RecentMedian::visit(SavedNumbers* saved) {
-  saved->visit(&count_, size_t{0}, size_t{1} << 50);
-  for (double& value : last_) saved->visit(&value);
-}
-
 void CostModel::visit(SavedNumbers* saved) {
   constexpr size_t kMostSizes = 256;
   constexpr int kLargestSize = 1024;

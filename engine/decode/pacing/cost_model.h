@@ -1,10 +1,9 @@
 // Estimates the time of a round from its rows, in seconds of MethodStats::share_seconds.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <map>
 
+#include "engine/decode/pacing/recent_median.h"
 #include "engine/decode/pacing/saved_numbers.h"
 
 namespace tandem {
@@ -42,26 +41,13 @@ class CostModel {
   void visit(SavedNumbers* saved);
 
  private:
-  // The median of the last few values: one disturbed round does not move it, and its bias does not
-  // depend on the number of rounds.
-  class RecentMedian {
-   public:
-    void observe(double x) { last_[count_++ % last_.size()] = x; }
-    double value() const;  // 0: none
-    bool empty() const { return count_ == 0; }
-    void visit(SavedNumbers* saved);
-
-   private:
-    std::array<double, 5> last_{};
-    size_t count_ = 0;
-  };
   struct Size {
     double rounds = 0;  // decayed
-    RecentMedian seconds;
+    RecentMedian<> seconds;
   };
   double additional(int rows, const Size& size) const;  // seconds
 
-  RecentMedian plain_;
+  RecentMedian<> plain_;
   double rows_ = 0, more_ = 0;  // decayed sums: rows, and the seconds that they added
   std::map<int, Size> sizes_;   // by rows
 };

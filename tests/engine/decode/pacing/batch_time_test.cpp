@@ -50,7 +50,8 @@ TEST(BatchTime, MoreRowsNeverTakeLess) {
   for (const auto& [rows, seconds] : {std::pair(1, 1.0), {2, 1.3}, {3, 1.1}, {4, 1.2}}) {
     time.observe(rows, seconds);
   }
-  for (double rows = 1; rows < 8; rows += 0.25) {
+  for (int quarter = 4; quarter < 32; ++quarter) {
+    const double rows = quarter / 4.0;
     EXPECT_LE(time.seconds(rows), time.seconds(rows + 0.25)) << rows;
     EXPECT_GE(time.row(rows), 0) << rows;
   }
@@ -78,8 +79,38 @@ TEST(BatchTime, OneDisturbedBatchDoesNotCount) {
 TEST(BatchTime, FollowsWhatChanges) {
   BatchTime time;
   for (int i = 0; i < 100; ++i) time.observe(4, 1);
-  for (int i = 0; i < 3; ++i) time.observe(4, 2);
+  for (int i = 0; i < 4; ++i) time.observe(4, 2);
   EXPECT_DOUBLE_EQ(time.seconds(4), 2);
+}
+
+// The processor's clock changes between batches of two sizes.
+TEST(BatchTime, AChangeOfSpeedAppliesToAllSizes) {
+  BatchTime time;
+  for (int i = 0; i < 8; ++i) {
+    for (const int rows : {4, 8, 12}) time.observe(rows, staircase(rows));
+  }
+  for (int i = 0; i < 20; ++i) time.observe(8, 1.4 * staircase(8));
+  EXPECT_NEAR(time.seconds(8), 1.4 * staircase(8), 1e-9);
+  EXPECT_NEAR(time.seconds(12), 1.4 * staircase(12), 0.05 * staircase(12));
+  EXPECT_NEAR(time.row(8), 1.4 * 0.25, 0.02);
+}
+
+TEST(BatchTime, AChangeOfOneSizeIsNotTheSpeed) {
+  BatchTime time;
+  for (int i = 0; i < 40; ++i) {
+    time.observe(8, 1);
+    time.observe(12, i < 20 ? 2 : 3);
+  }
+  EXPECT_NEAR(time.seconds(8), 1, 1e-9);
+  EXPECT_NEAR(time.seconds(12), 3, 0.05);
+}
+
+// Times of prompts depend on their contexts.
+TEST(BatchTime, PromptsDoNotShowTheSpeed) {
+  BatchTime time;
+  for (int i = 0; i < 10; ++i) time.observe(4, 1);
+  for (int i = 0; i < 20; ++i) time.observe(200, i < 10 ? 10 : 20);
+  EXPECT_NEAR(time.seconds(4), 1, 1e-9);
 }
 
 TEST(BatchTime, MayBeZero) {
