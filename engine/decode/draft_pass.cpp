@@ -41,6 +41,7 @@ Task<DraftPass> draft_pass(Gen g, Stage stage, Read how, int masks, const std::v
   Ticket ticket = g.submit(std::move(p));
   done.ticket = ticket.id();
   Readout r = co_await ticket;
+  done.works = ticket.works();
 
   size_t last = 0;  // of rows.nodes, the last accepted one
   const auto draw = [&] { done.tokens.push_back({r.row[last].token, r.row[last].max_prob}); };

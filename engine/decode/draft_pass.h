@@ -23,6 +23,7 @@ struct DraftPass {
   std::vector<DraftToken> tokens;  // the small model's own, at least one
   TicketId ticket = 0;
   int rows = 0;
+  int works = 1;  // passes in its batch
 };
 
 // A pass over what follows seq() and `x`, with each row read as `how`. It verifies the tokens in

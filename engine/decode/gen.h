@@ -71,6 +71,7 @@ struct Flight {
   bool done = false;
   bool held = true;    // by its Ticket
   double seconds = 0;  // the time of its batches
+  int works = 1;       // passes in the last of them, this one included
   Readout readout;
   std::coroutine_handle<> waiter;
 
@@ -106,6 +107,8 @@ class Ticket {
 
   // The time that its device took. REQUIRES: it is done.
   double seconds() const { return flight_->seconds; }
+  // Passes that shared its batch, itself included; of its last batch. REQUIRES: it is done.
+  int works() const { return flight_->works; }
 
   bool await_ready() const { return flight_->done; }
   void await_suspend(std::coroutine_handle<> h) { flight_->waiter = h; }

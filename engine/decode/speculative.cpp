@@ -150,7 +150,7 @@ Task<Drafts> paying_drafts(Gen g, Drafter d, DraftStopping* stopping, DraftLooku
     if (!more) co_return std::move(run.drafts);
     if (next == DraftStopping::Next::kStop) break;
     const DraftPass pass = co_await run.pass(g, d, of_small);
-    stopping->observe_pass(pass.rows);
+    stopping->observe_pass(pass.rows, pass.works);
     for (const DraftToken& t : pass.tokens) {
       if (!stopping->add_small(t.probability, d.min_probability)) co_return std::move(run.drafts);
       if (!run.add(g, t.token, {Source::kSmall})) co_return std::move(run.drafts);

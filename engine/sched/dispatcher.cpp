@@ -347,6 +347,7 @@ void Dispatcher::finish(DeviceId device, BatchResult&& result, TimePoint now, Fi
   const auto ran = [&](PassFlight& flight, const Work& work) {
     SequenceRun* const run = flight.sequence;
     flight.seconds += seconds(result.busy);
+    flight.works = works;
     run->accounts().ran(flight.role, rows, result.busy, shares.of(work.run_rows()),
                         work.last && !flight.recompute);
     if (PassRecorder* const recorder = run->recorder()) {

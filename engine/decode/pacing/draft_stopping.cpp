@@ -17,6 +17,8 @@ constexpr double kCertain = 32;
 constexpr double kSmallShare = 0.3;
 // Tokens of a round that the small model has not read when the next one begins, at most.
 constexpr int kUnread = 2;
+// Weight of a batch of the small model in the mean of DraftStats::apart.
+constexpr double kBatch = 1.0 / 64;
 // A pass with a mask runs a row, a parallel token, and a mask behind each.
 constexpr double kParallelRows = 4;
 // Tokens of an answer, before the first one, and weights of the first one and of each other one in
@@ -27,6 +29,8 @@ constexpr double kLongAnswer = 1024;  // mean tokens, at most
 constexpr double kReading = 1.15;
 // Weight of the expected rounds, in observed ones.
 constexpr double kExpected = 4;
+// Rounds with the small model, the expected ones included, that show what it is worth.
+constexpr double kKnown = 12;
 // Of a forced draft. The model may write the same characters as other tokens.
 constexpr double kForcedAccepted = 0.98;
 
@@ -84,8 +88,9 @@ double DraftStopping::tokens_per_second(const RecentRounds& r) const {
   const double tokens = sum(r.tokens - r.rounds, other.tokens - other.rounds);
   double seconds = now_.large.time->seconds(sum(r.drafts, other.drafts));
   if (r.small_passes > 0) {
-    const double rows = drafting_ * r.small_rows / r.small_passes;
-    seconds += r.small_passes / r.rounds * seconds_of_small(rows);
+    const double passes = together(drafting_);  // of a batch
+    const double batches = r.small_passes / r.rounds * drafting_ / passes;
+    seconds += batches * seconds_of_small(passes * r.small_rows / r.small_passes);
   }
   return tokens / seconds;
 }
@@ -134,6 +139,11 @@ double DraftStopping::gain(const RecentRounds& with) const {
   return left / without_ - left / tokens_per_second(with) - kReading * catch_up();
 }
 
+// Passes of the small model in a batch, if that many requests draft.
+double DraftStopping::together(double drafting) const {
+  return drafting / (1 + shared_.apart * (drafting - 1));
+}
+
 double DraftStopping::requests() const {
   return std::max({now_.large.sequences, shared_.streams, shared_.peak_streams});
 }
@@ -175,13 +185,16 @@ void DraftStopping::begin_round(const Round& round) {
   drafting_ = std::max(1, shared_.willing);
   const RecentRounds with = could ? rounds_with_small() : shared_.without_small;
   expect(with);
-  sharing_ = drafting_;
+  sharing_ = together(drafting_);
   parallel_ = by_ == By::kParallel && masks_pay();
-  const bool drafts = willing_ && pays(with) && begins_with_small();
+  const auto drafts = [&] { return willing_ && pays(with) && begins_with_small(); };
+  const auto begins = [&] {
+    return may_begin() && (drafts() || goes_on() || explores_small(with));
+  };
   reads_on_ = may_draft_;
-  use_small(could && (drafts || goes_on() || explores_small(with)));
+  use_small(could && (trial_ > 0 || begins()));
   on_trial_ = on_trial_ && may_draft_ && alone();
-  sharing_ = std::max(1, shared_.drafting);
+  sharing_ = together(std::max(1, shared_.drafting));
   if (!may_draft_) expect(shared_.without_small);
 }
 
@@ -195,6 +208,12 @@ void DraftStopping::expect(const RecentRounds& mode) {
   if (best_ <= requests() / now_.large.time->seconds(requests())) return;
   others_ += (drafting_ - 1) * mode.drafts / mode.rounds +
              (shared_.streams - drafting_) * other.drafts / other.rounds;
+}
+
+// Until some rounds have shown what the small model is worth, only one of several requests uses it.
+bool DraftStopping::may_begin() const {
+  const int others = shared_.drafting - (may_draft_ ? 1 : 0);
+  return others == 0 || shared_.with_small.rounds >= kKnown;
 }
 
 // A pass with mask tokens makes as many tokens as is expected.
@@ -233,7 +252,6 @@ double DraftStopping::lost(int tokens) const {
 // A trial of the small model, where it would pay if it were always right: a few rounds. If only
 // reading the text makes it too slow, all rounds of the request.
 bool DraftStopping::explores_small(const RecentRounds& with) {
-  if (trial_ > 0) return true;
   if (!pays(DraftStats::kAllRight)) return false;
   const double pass = now_.large.time->seconds(1);
   if (alone() && tokens_per_second(with) > without_ && -gain(with) <= shared_.unspent * pass) {
@@ -330,7 +348,11 @@ void DraftStopping::add(int token) {
   drafts_.push_back(token);
 }
 
-void DraftStopping::observe_pass(int rows) {
+void DraftStopping::observe_pass(int rows, int works) {
+  if (const double others = shared_.drafting - 1; others > 0) {
+    const double without = std::clamp(others + 1 - works, 0.0, others);  // those not in this batch
+    shared_.apart += kBatch * (without / (others * works) - shared_.apart);
+  }
   // Reading the text from before the small model was in use is catch_up(), and not a cost of each
   // round. Reading the copies of earlier rounds is one.
   const int missed = passes_ == 0 && !reads_on_ ? std::max(0, now_.behind - kUnread) : 0;

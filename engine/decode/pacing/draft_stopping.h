@@ -63,8 +63,8 @@ class DraftStopping {
   // come next; 0: none.
   Next next(Matched by, float parallel = 0);
 
-  // A pass of the small model over `rows` rows. Its tokens follow.
-  void observe_pass(int rows);
+  // A pass of the small model over `rows` rows, in a batch of `works` passes. Its tokens follow.
+  void observe_pass(int rows, int works = 1);
   // Adds a token of that pass. False: its confidence is below `least`, or it is not worth its row
   // in the large model; drafting ends without it.
   bool add_small(float max_prob, float least = 0);
@@ -88,6 +88,7 @@ class DraftStopping {
   double gain(const RecentRounds& with) const;  // seconds, of this request's rest
   bool pays(const RecentRounds& with) const { return gain(with) > 0; }
   void expect(const RecentRounds& mode);
+  bool may_begin() const;
   bool masks_pay();
   bool begins_with_small();
   double catch_up() const;  // seconds
@@ -96,6 +97,7 @@ class DraftStopping {
   bool goes_on();
   double lost(int tokens) const;  // seconds
   bool explores_small(const RecentRounds& with);
+  double together(double drafting) const;
   double requests() const;  // on the device, now or in the last rounds
   bool alone() const;
   bool is_uncertain(int event) const;

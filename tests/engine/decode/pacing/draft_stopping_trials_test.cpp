@@ -45,7 +45,7 @@ TEST(DraftStopping, ABadStartIsCorrected) {
 TEST(DraftStopping, DraftsAloneOrWithTheOthers) {
   const auto stats = std::make_shared<AcceptanceStats>();
   stats->drafts.unspent = 0;
-  stats->drafts.with_small = {10, 17.5, 10, 10, 10};
+  stats->drafts.with_small = {40, 70, 40, 40, 40};
   const Device device({0.45, 0.02});
   const auto begins = [&](DraftStopping* stopping, int remaining) {
     DraftStopping::Round round = device.round(remaining);
@@ -67,6 +67,63 @@ TEST(DraftStopping, DraftsAloneOrWithTheOthers) {
   DraftStopping other(8, stats, By::kSmall);
   EXPECT_TRUE(begins(&other, 1000));
   EXPECT_TRUE(begins(&one, 1000));
+}
+
+// While it is unknown what the small model is worth, each other request would read its prompt for
+// nothing.
+TEST(DraftStopping, OneOfSeveralRequestsShowsWhatTheSmallModelIsWorth) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  const Device device({0.1, 0.02});
+  DraftStopping one(8, stats, By::kSmall), other(8, stats, By::kSmall);
+  const auto begins = [&](DraftStopping* stopping) {
+    DraftStopping::Round round = device.round(1000);
+    round.large.sequences = round.small.sequences = 2;
+    stopping->begin_round(round);
+    return stopping->may_draft();
+  };
+  int rounds = 0;
+  for (; rounds < 100; ++rounds) {
+    ASSERT_TRUE(begins(&one));
+    while (one.next(0) == DraftStopping::Next::kSmall) {
+      one.observe_pass(1);
+      if (!one.add_small(0.9F)) break;
+    }
+    one.end_round(2);
+    if (begins(&other)) break;
+    other.end_round(0);
+  }
+  EXPECT_GT(rounds, 4);
+  EXPECT_LT(rounds, 40);
+}
+
+// Batches of passes that are apart cost more than their share.
+TEST(DraftStopping, LearnsHowManyPassesShareABatch) {
+  const Device device({0.6, 0.02});
+  const auto drafts = [&](int works) {
+    const auto stats = std::make_shared<AcceptanceStats>();
+    stats->drafts.with_small = {40, 80, 40, 40, 40};
+    stats->drafts.unspent = 0;
+    DraftStopping one(8, stats, By::kSmall), other(8, stats, By::kSmall);
+    int rounds = 0;
+    for (int i = 0; i < 200; ++i) {
+      for (DraftStopping* stopping : {&one, &other}) {
+        DraftStopping::Round round = device.round(1000);
+        round.large.sequences = round.small.sequences = 2;
+        stopping->begin_round(round);
+        rounds += stopping->may_draft() ? 1 : 0;
+        if (stopping->may_draft() && stopping->next(0) == DraftStopping::Next::kSmall) {
+          stopping->observe_pass(1, works);
+          stopping->add_small(0.9F);
+          stopping->end_round(1);
+        } else {
+          stopping->end_round(0);
+        }
+      }
+    }
+    return rounds;
+  };
+  EXPECT_GT(drafts(2), 390);
+  EXPECT_LT(drafts(1), 150);
 }
 
 // The first drafts are rejected, and all later ones would be accepted.
