@@ -18,9 +18,33 @@ class Event:
     def __init__(self, kind, tokens=()):
         self.kind = kind
         self.chunk = SimpleNamespace(tokens=[SimpleNamespace(id=t) for t in tokens])
+        self.finished = Finished()
 
     def HasField(self, name):
         return name == self.kind
+
+
+class Finished:
+    """Without a trace, or with one of a batch for each second of an answer."""
+
+    def __init__(self, sent=0, seconds=0, requests=1):
+        self.traced = seconds > 0
+        passes = [
+            SimpleNamespace(
+                role=1,
+                rows=1,
+                batches=1,
+                batch_rows=requests,
+                batch_requests=requests,
+                start_us=1e6 * i,
+                end_us=1e6 * (i + 1),
+            )
+            for i in range(seconds)
+        ]
+        self.trace = SimpleNamespace(passes=passes, omitted=0)
+
+    def HasField(self, name):
+        return self.traced and name == "trace"
 
 
 class Server:
@@ -117,6 +141,31 @@ def test_tokens_count_from_the_last_first_answer_to_the_first_empty_list():
     # With one more, A is active until 22, and B finds the list empty at 19: tokens at 14 and 19 too.
     _, window = loop(2, [*requests, [12]])
     assert (window.tokens, window.seconds) == (8, 15)
+
+
+def test_whole_lists_of_traced_requests():
+    class Traced(Call):
+        def __iter__(self):
+            yield from list(super().__iter__())[:-1]
+            event = Event("finished")
+            event.finished = Finished(seconds=sum(self.request))
+            yield event
+
+    class TracedServer(Server):
+        def generate(self, request):
+            super().generate(request)
+            return Traced(self, request)
+
+    requests = [[5, 5], [1, 2, 3], [4], [2, 2]]
+    server = TracedServer(1, len(requests))
+    window = under_load.closed_loop(server.generate, requests, 1, server.clock)
+    assert (window.whole.tokens, window.whole.seconds) == (8, 24)
+    assert len(window.whole.batches) == 24 and window.whole.traced
+    cells = {("AR", Load(1)): Cell([window]), ("auto", Load(1)): Cell([window])}
+    lines = under_load.table(cells, ["AR", "auto"], [Load(1)]).splitlines()
+    assert lines[3] == "| 1 client, whole lists at equal speed | 0.3 | 0.3, 1.00 × |"
+    cells["auto", Load(1)] = Cell([replace(window, whole=None)])
+    assert under_load.at_equal_speed(cells, ["AR", "auto"], Load(1)) is None
 
 
 def test_all_ways_of_a_turn_have_the_same_requests_in_the_same_order():

@@ -316,6 +316,7 @@ def request_of(
     new_tokens: int,
     temperature: float,
     top_p: float = 1,
+    trace: bool = False,
 ):
     m = client.messages
     names = {
@@ -332,6 +333,7 @@ def request_of(
         top_k=0,
         repetition_penalty=1,
         seed=seed,
+        trace=trace,
         max_new_tokens=new_tokens,
         stop_sequences=problem.stops,
         return_tokens=True,
@@ -417,7 +419,15 @@ def measure_load(
 
     def one(name: str, load: under_load.Load, turn: int) -> under_load.Window:
         asked = [
-            request_of(client, named[name], problem, run.new_tokens, temperature, run.top_p)
+            request_of(
+                client,
+                named[name],
+                problem,
+                run.new_tokens,
+                temperature,
+                run.top_p,
+                not load.bursts,
+            )
             for problem in asked_in(turn, load, problems, run, examples)
         ]
         measured = under_load.bursts if load.bursts else under_load.closed_loop

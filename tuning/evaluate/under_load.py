@@ -3,6 +3,9 @@
 A window is a fixed list of requests, the same list in the same order for all ways of a turn, so that
 ways of a turn differ neither in problems nor in the share of prompts. Ways take turns. The server of
 this measurement has no prefix cache, so each request reads its whole prompt.
+
+Windows of two ways contain different shares of prompts, and the machine's speed changes between them. Whole lists at
+equal speed (equal_speed.py) have neither error; they include the start and the end, where fewer clients are active.
 """
 
 import statistics
@@ -10,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from tuning.evaluate import equal_speed
 
 # Between bursts. Answers have ended then; a draft pass of the last one may still run, for some milliseconds.
 PAUSE_SECONDS = 1.0
@@ -39,6 +44,7 @@ class Window:
     tokens: int  # in the measured time
     seconds: float
     answers: list[list[int]] = field(default_factory=list)  # tokens of all requests, in their order
+    whole: equal_speed.List | None = None  # the list, if its requests were traced
 
     @property
     def speed(self) -> float:
@@ -61,6 +67,7 @@ class Clients:
         self.ended = 0.0  # time of the last end of an answer
         self.arrivals: list[tuple[float, int]] = []  # time, tokens
         self.answers: list[list[int]] = [[] for _ in requests]
+        self.traces: list[tuple[float, object]] = []  # time when a request was sent, its trace
         self.errors: list[Exception] = []
 
     def run(self) -> None:
@@ -89,12 +96,15 @@ class Clients:
         with self.lock:
             if self.errors:
                 return
+            sent = self.clock()
             call = self.generate(self.requests[at])
             self.calls.add(call)
         for event in call:
             if event.HasField("chunk"):
                 self.answers[at].extend(token.id for token in event.chunk.tokens)
                 self.arrivals.append((self.clock(), len(event.chunk.tokens)))
+            elif event.HasField("finished") and event.finished.HasField("trace"):
+                self.traces.append((sent, event.finished.trace))
         with self.lock:
             self.calls.discard(call)
 
@@ -127,6 +137,7 @@ def closed_loop(
     at most the time of one answer for each window.
     """
     run = Clients(generate, requests, clients, clock)
+    started = clock()
     run.run()
     begin, end = run.all_answered, run.all_taken
     tokens = sum(count for at, count in run.arrivals if begin < at <= end)
@@ -136,7 +147,13 @@ def closed_loop(
             f"arrived between the time when each had an answer and the time when the list of "
             f"{len(requests)} requests was empty"
         )
-    return Window(tokens, end - begin, run.answers)
+    whole = None
+    if len(run.traces) == len(requests):
+        count = sum(len(answer) for answer in run.answers)
+        whole = equal_speed.List(count, started, run.ended - started)
+        for sent, trace in run.traces:
+            whole.add(sent, trace)
+    return Window(tokens, end - begin, run.answers, whole)
 
 
 def bursts(
@@ -224,12 +241,28 @@ def compared(cells: Cells, way: str, first: str, loads: Sequence[Load]) -> tuple
     return sum(same for same, _ in counts), sum(both for _, both in counts)
 
 
+def at_equal_speed(cells: Cells, ways: Sequence[str], load: Load) -> dict[str, Cell] | None:
+    """The whole lists of a load, by way. None: not all of them were traced, or a prompt took several batches."""
+    windows = [(way, window) for way in ways for window in cells[way, load].windows]
+    lists = [window.whole for _, window in windows if window.whole and window.whole.traced]
+    if len(lists) < len(windows):
+        return None
+    result = {way: Cell() for way in ways}
+    for (way, window), speed in zip(windows, equal_speed.speeds(lists), strict=True):
+        tokens = window.whole.tokens
+        result[way].windows.append(Window(tokens, tokens / speed, window.answers))
+    return result
+
+
 def table(cells: Cells, ways: Sequence[str], loads: Sequence[Load]) -> str:
-    """A row for each load. Ratios are to the first way."""
+    """Rows for each load. Ratios are to the first way."""
     lines = [f"| load | {' | '.join(ways)} |", "|---|" + "---:|" * len(ways)]
     for load in loads:
         row = [cells[way, load].shown(cells[ways[0], load]) for way in ways]
         lines.append(f"| {load} | {' | '.join(row)} |")
+        if equal := at_equal_speed(cells, ways, load):
+            row = [equal[way].shown(equal[ways[0]]) for way in ways]
+            lines.append(f"| {load}, whole lists at equal speed | {' | '.join(row)} |")
     counts = [compared(cells, way, ways[0], loads) for way in ways]
     lines.append(f"| equal answers | {' | '.join(f'{same} of {both}' for same, both in counts)} |")
     return "\n".join(lines)
