@@ -60,14 +60,18 @@ def test_passes_of_a_trace_are_shares_of_batches():
     first, second = one.batches
     assert (first.large, second.large) == (True, False)
     assert first.seconds == pytest.approx(0.001) and first.share == 0.5 and second.share == 1
-    assert second.begin == pytest.approx(10.502) and one.traced
+    assert second.begin == pytest.approx(10.502) and one.comparable
 
 
-def test_lists_with_passes_of_several_batches_are_not_described():
-    for passes, omitted in (([record(batches=2)], 0), ([record()], 1)):
+def test_lists_that_batches_do_not_describe():
+    for passes, omitted, comparable in (
+        ([record(batches=2)], 0, False),
+        ([record(batches=2), *[record()] * 50], 0, True),
+        ([record()], 1, False),
+    ):
         one = List(1, 0.0, 1.0)
         one.add(0.0, SimpleNamespace(passes=passes, omitted=omitted))
-        assert not one.traced
+        assert one.comparable == comparable
 
 
 def test_the_median_is_weighted():

@@ -160,7 +160,7 @@ def test_whole_lists_of_traced_requests():
     server = TracedServer(1, len(requests))
     window = under_load.closed_loop(server.generate, requests, 1, server.clock)
     assert (window.whole.tokens, window.whole.seconds) == (8, 24)
-    assert len(window.whole.batches) == 24 and window.whole.traced
+    assert len(window.whole.batches) == 24 and window.whole.comparable
     cells = {("AR", Load(1)): Cell([window]), ("auto", Load(1)): Cell([window])}
     lines = under_load.table(cells, ["AR", "auto"], [Load(1)]).splitlines()
     assert lines[3] == "| 1 client, whole lists at equal speed | 0.3 | 0.3, 1.00 × |"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 PASS_ROLE_LARGE = 1  # tandem.v1.PassRole
 MOMENT_SECONDS = 4.0
+MOST_SPLIT = 0.03  # of the time of all batches
 FITS = 15
 # Batches of more rows have prompts. Their cost is that of a row, in classes of 16 rows.
 MOST_DRAFT_ROWS = 40
@@ -57,18 +58,24 @@ class List:
     begin: float
     seconds: float
     batches: list[Batch] = field(default_factory=list)
-    traced: bool = True  # each pass was one batch, and no record is missing
+    split: float = 0  # seconds of passes that took several batches, as those of long prompts
+    complete: bool = True  # no record is missing
+
+    @property
+    def comparable(self) -> bool:
+        busy = sum(batch.seconds * batch.share for batch in self.batches)
+        return self.complete and self.split <= MOST_SPLIT * busy
 
     def add(self, sent: float, trace) -> None:
         """The trace of a request that was sent at this time."""
-        self.traced = self.traced and not trace.omitted
+        self.complete = self.complete and not trace.omitted
         for record in trace.passes:
-            self.traced = self.traced and record.batches == 1
             begin, end = sent + record.start_us / 1e6, sent + record.end_us / 1e6
             requests = max(1, record.batch_requests)
-            self.batches.append(
-                Batch(record.role == PASS_ROLE_LARGE, record.batch_rows, requests, begin, end)
-            )
+            large = record.role == PASS_ROLE_LARGE
+            self.batches.append(Batch(large, record.batch_rows, requests, begin, end))
+            if record.batches > 1:
+                self.split += (end - begin) / requests
 
 
 def median(values: Sequence[tuple[float, float]]) -> float:
