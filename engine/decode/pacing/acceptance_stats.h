@@ -62,7 +62,7 @@ struct DraftStats {
   double unspent = kFirstUnspent;
   // Batches of the small model hold fewer passes than there are requests that draft, because some
   // need fewer passes per round. 0: a batch holds a pass of each. 1: each pass has its own batch.
-  double apart = 0;
+  double unshared = 0;
   int since_further = 0;  // rounds
   int streams = 0;        // requests that use this now
   int peak_streams = 0;   // the most of them in the last rounds
@@ -76,7 +76,7 @@ struct DraftStats {
     peak_streams = streams;
     since_peak = 0;
   }
-  void visit(SavedNumbers* saved) {  // but `apart`, and requests that use this now
+  void visit(SavedNumbers* saved) {  // but `unshared`, and requests that use this now
     acceptance.visit(saved);
     with_small.visit(saved);
     without_small.visit(saved);

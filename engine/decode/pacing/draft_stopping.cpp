@@ -17,7 +17,7 @@ constexpr double kCertain = 32;
 constexpr double kSmallShare = 0.3;
 // Tokens of a round that the small model has not read when the next one begins, at most.
 constexpr int kUnread = 2;
-// Weight of a batch of the small model in the mean of DraftStats::apart.
+// Weight of a batch of the small model in the mean of DraftStats::unshared.
 constexpr double kBatch = 1.0 / 64;
 // A pass with a mask runs a row, a parallel token, and a mask behind each.
 constexpr double kParallelRows = 4;
@@ -141,7 +141,7 @@ double DraftStopping::gain(const RecentRounds& with) const {
 
 // Passes of the small model in a batch, if that many requests draft.
 double DraftStopping::together(double drafting) const {
-  return drafting / (1 + shared_.apart * (drafting - 1));
+  return drafting / (1 + shared_.unshared * (drafting - 1));
 }
 
 double DraftStopping::requests() const {
@@ -351,7 +351,7 @@ void DraftStopping::add(int token) {
 void DraftStopping::observe_pass(int rows, int works) {
   if (const double others = shared_.drafting - 1; others > 0) {
     const double without = std::clamp(others + 1 - works, 0.0, others);  // those not in this batch
-    shared_.apart += kBatch * (without / (others * works) - shared_.apart);
+    shared_.unshared += kBatch * (without / (others * works) - shared_.unshared);
   }
   // Reading the text from before the small model was in use is catch_up(), and not a cost of each
   // round. Reading the copies of earlier rounds is one.

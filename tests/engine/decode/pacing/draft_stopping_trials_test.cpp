@@ -96,7 +96,7 @@ TEST(DraftStopping, OneOfSeveralRequestsShowsWhatTheSmallModelIsWorth) {
   EXPECT_LT(rounds, 40);
 }
 
-// Batches of passes that are apart cost more than their share.
+// A pass in a batch of its own costs more than half of a batch of two.
 TEST(DraftStopping, LearnsHowManyPassesShareABatch) {
   const Device device({0.6, 0.02});
   const auto drafts = [&](int works) {
