@@ -210,10 +210,9 @@ void DraftStopping::expect(const RecentRounds& mode) {
              (shared_.streams - drafting_) * other.drafts / other.rounds;
 }
 
-// Until some rounds have shown what the small model is worth, only one of several requests uses it.
+// Until some rounds have shown what the small model is worth, no second request begins to use it.
 bool DraftStopping::may_begin() const {
-  const int others = shared_.drafting - (may_draft_ ? 1 : 0);
-  return others == 0 || shared_.with_small.rounds >= kKnown;
+  return may_draft_ || shared_.drafting == 0 || shared_.with_small.rounds >= kKnown;
 }
 
 // A pass with mask tokens makes as many tokens as is expected.

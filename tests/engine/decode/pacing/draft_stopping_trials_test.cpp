@@ -96,6 +96,22 @@ TEST(DraftStopping, OneOfSeveralRequestsShowsWhatTheSmallModelIsWorth) {
   EXPECT_LT(rounds, 40);
 }
 
+// A trial of another request makes what is known count less.
+TEST(DraftStopping, RequestsThatUseTheSmallModelGoOnWhenLittleIsKnown) {
+  const auto stats = std::make_shared<AcceptanceStats>();
+  stats->drafts.with_small = {40, 120, 80, 80, 80};
+  const Device device({0.1, 0.02});
+  DraftStopping one(8, stats, By::kSmall), other(8, stats, By::kSmall);
+  DraftStopping::Round round = device.round(1000);
+  round.large.sequences = round.small.sequences = 2;
+  for (int i = 0; i < 2; ++i) {
+    one.begin_round(round);
+    other.begin_round(round);
+    EXPECT_TRUE(one.may_draft() && other.may_draft()) << i;
+    stats->drafts.with_small.limit(8);
+  }
+}
+
 // A pass in a batch of its own costs more than half of a batch of two.
 TEST(DraftStopping, LearnsHowManyPassesShareABatch) {
   const Device device({0.6, 0.02});
