@@ -49,6 +49,10 @@ class Server:
     def log_text(self):
         return self.log.read_text("utf-8", errors="replace")
 
+    def wait_for_log(self, text, times=1):
+        """Waits for a log line, which may come after the answer it is about."""
+        self.until(lambda: self.log_text().count(text) >= times, f"{text} in the log")
+
     def metrics(self):
         with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=60) as answer:
             assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -197,6 +197,16 @@ print(json.dumps(benchmark["metrics"]))
 """
 
 
+def logged_calls(server, method, count):
+    """The fields of the log lines about calls of `method`."""
+    server.wait_for_log(f" method={method} ", count)
+    return [
+        dict(word.split("=", 1) for word in line.split() if "=" in word)
+        for line in server.log_text().splitlines()
+        if "event=call " in line and f" method={method} " in line
+    ]
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_guidellm_measures_what_the_server_counts(start_server, tmp_path, path):
     client_of("guidellm")
@@ -219,11 +229,7 @@ def test_guidellm_measures_what_the_server_counts(start_server, tmp_path, path):
     tokens = found["output_token_count"]["successful"]
     assert (tokens["count"], tokens["total_sum"]) == (12, 12 * 16)
     assert found["time_to_first_token_ms"]["successful"]["count"] == 12
-    calls = [
-        dict(word.split("=", 1) for word in line.split() if "=" in word)
-        for line in server.log_text().splitlines()
-        if "event=call " in line and f"method=openai{path.removeprefix('/v1')}" in line
-    ]
+    calls = logged_calls(server, f"openai{path.removeprefix('/v1')}", 12)
     assert sum(int(call["completion_tokens"]) for call in calls) == 12 * 16
     prompts = found["prompt_token_count"]["successful"]["total_sum"]
     assert sum(int(call["prompt_tokens"]) for call in calls) == pytest.approx(prompts)
@@ -273,11 +279,7 @@ def test_aiperf_measures_what_the_server_counts(start_server, tmp_path, kind):
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     found = json.loads((tmp_path / "profile_export_aiperf.json").read_text("utf-8"))
     assert (found["request_count"]["avg"], found["error_summary"]) == (12, [])
-    calls = [
-        dict(word.split("=", 1) for word in line.split() if "=" in word)
-        for line in server.log_text().splitlines()
-        if "event=call " in line and f"method={AIPERF_KINDS[kind]} " in line
-    ]
+    calls = logged_calls(server, AIPERF_KINDS[kind], 12)
     assert len(calls) == 12
     if kind == "embeddings":
         assert found["request_latency"]["avg"] > 0

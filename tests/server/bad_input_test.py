@@ -370,16 +370,18 @@ def test_prompts_and_outputs_are_never_logged(start_server, tandem):
         )
     tandem("tokenize", "--model=fake", "--prompt=CANARY", address=server.grpc)
     tandem("score", "--model=fake", "--prompt=CANARY", "--continuation=CANARY", address=server.grpc)
+    assert server.stop() == 0
     log = server.log_text()
     assert "event=call" in log
     assert "CANARY" not in log
-    assert server.stop() == 0
 
 
 def test_the_trace_context_reaches_the_log(server, tandem):
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     assert tandem(*GOOD, f"--traceparent={trace}", "--request-id=traced").returncode == 0
     assert tandem(*GOOD, "--traceparent=forged", "--request-id=untraced").returncode == 0
+    for name in ("traced", "untraced"):
+        server.wait_for_log(f"request_id={name}")
     lines = {
         word: line
         for line in server.log_text().splitlines()

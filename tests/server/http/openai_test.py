@@ -230,7 +230,7 @@ def test_tokens_are_asked_for(start_server, tmp_path):
         urllib.request.urlopen(f"{url}/models")
     assert error.value.code == 401
     assert error.value.headers["WWW-Authenticate"] == "Bearer"
-    assert "client=alice" in server.log_text()
+    server.wait_for_log("client=alice")
 
 
 def test_a_full_server_says_when_to_retry(start_server):
