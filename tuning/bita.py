@@ -4,7 +4,8 @@
 
 The model answers prompts greedily. Each mask learns to predict its token of these answers. The model itself
 stays unchanged. Run the command again to resume after an interruption. Prints tokens per pass on held-out
-prompts, by tree. With --rank, no adapter is written: servers do not run these additions.
+prompts, by tree. With --large, the masks learn the answers of another model, for which this one drafts.
+With --rank, no adapter is written: servers do not run these additions.
 """
 
 import argparse
@@ -44,6 +45,8 @@ class Settings:
     prompts: int = 16
     prompting: str = "deep"  # or "shallow"
     rank: int = 0  # of additions for mask rows, which are measured and not written
+    addition_rate: float = 1.5e-3  # learning rate of these
+    vocabulary: int = 0  # learns only tokens below it, as a draft vocabulary offers; 0: all
     code_prompts: int = 2048
     function_prompts: int = 0
     chat_prompts: int = 0
@@ -116,14 +119,20 @@ def labels_of(samples: list[Sample], at: torch.Tensor, masks: int) -> torch.Tens
 
 
 def loss_of(
-    contexts: mask_rows.Contexts, own: MaskParameters, batch: tuple[torch.Tensor, ...]
+    contexts: mask_rows.Contexts,
+    own: MaskParameters,
+    batch: tuple[torch.Tensor, ...],
+    vocabulary: int = 0,
 ) -> torch.Tensor:
-    """Mean cross-entropy of the masks' tokens, nats."""
+    """Mean cross-entropy of the masks' tokens among the first `vocabulary` ids (0: all), nats."""
     tokens, at, labels = batch
     past = contexts.of(tokens)
     hidden = mask_rows.hidden_rows(contexts.model, own, past, at, labels.shape[-1])
     counts = labels != calibration.IGNORED
-    logits = contexts.model.lm_head(hidden[counts]).float()
+    if vocabulary > 0:
+        counts &= labels < vocabulary
+    head = contexts.model.lm_head.weight[: vocabulary or None]
+    logits = torch.nn.functional.linear(hidden[counts], head).float()
     return torch.nn.functional.cross_entropy(logits, labels[counts])
 
 
@@ -200,14 +209,20 @@ class Training(resumable.Training):
             settings.rank,
         )
         if begin is not None:
-            own.load_state_dict(begin.state_dict())
-        super().__init__(own, settings.rate, settings.warmup_steps, folder)
+            own.begin(begin)
+        rates = {"additions": settings.addition_rate}
+        super().__init__(own, settings.rate, settings.warmup_steps, folder, rates)
         self.frozen, self.settings = frozen, settings
 
     def learn(self, samples: list[Sample], budget: Budget, check: Callable[[], dict]) -> None:
         groups = Groups(samples, self.settings)
         contexts = mask_rows.Contexts(self.frozen.model)
-        self.run(lambda step: loss_of(contexts, self.own, groups.batch(step)), budget, check)
+        vocabulary = self.settings.vocabulary
+
+        def loss_at(step: int) -> torch.Tensor:
+            return loss_of(contexts, self.own, groups.batch(step), vocabulary)
+
+        self.run(loss_at, budget, check)
 
 
 def identity(frozen: FrozenModel, settings: Settings, samples: list[Sample], **more) -> str:
@@ -237,8 +252,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
     parser.add_argument("--output", type=Path, required=True, help="a new folder, see `extras`")
     parser.add_argument(
-        "--begin", type=Path, help="an adapter to continue from, with as many masks and prompts"
+        "--begin", type=Path, help="an adapter to continue from, with as many prompts"
     )
+    parser.add_argument("--large", type=Path, help="a model whose answers the masks learn")
     resumable.add_arguments(parser, Settings(), "bita", keeps="answers")
     return parser.parse_args(arguments)
 
@@ -251,7 +267,9 @@ def main() -> None:
     budget = Budget(minutes=arguments.minutes, steps=arguments.steps)
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
     frozen = frozen_model.load(arguments.model, dtype)
-    training, held_out = bita_prompts.answers(frozen, settings, arguments)
+    writer = frozen_model.load(arguments.large, dtype) if arguments.large else frozen
+    training, held_out = bita_prompts.answers(writer, settings, arguments)
+    del writer
     begin = arguments.begin and mask_rows.shipped(frozen.model, arguments.begin)
     begun = begin and adapter_file.fingerprint_of(begin.state_dict())
     key = identity(frozen, settings, training, begin=begun)

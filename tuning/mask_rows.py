@@ -67,6 +67,18 @@ class MaskParameters(torch.nn.Module):
         matrices = frozen_model.layer_matrices(model) if rank > 0 else []
         self.additions = torch.nn.ModuleList(Addition(m, rank, random) for m in matrices)
 
+    @torch.no_grad()
+    def begin(self, trained: "MaskParameters") -> None:
+        """Takes over what was trained. Further masks begin as its last one; additions stay as they are if it has none."""
+        own = self.state_dict()
+        for name, tensor in trained.state_dict().items():
+            if name == "masks":
+                missing = len(self.masks) - len(tensor)
+                tensor = torch.cat([tensor, tensor[-1:].expand(max(0, missing), -1)])
+                tensor = tensor[: len(self.masks)]
+            own[name] = tensor
+        self.load_state_dict(own)
+
     @contextmanager
     def added_to(self, model: PreTrainedModel) -> Iterator[None]:
         """Within, every row that the model computes takes the additions."""

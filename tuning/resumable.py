@@ -16,11 +16,26 @@ CHECKS = 10  # over a budget
 
 
 class Training:
-    """Resumes from the last checkpoint in `folder` after load(). `curve`: results of checks."""
+    """Resumes from the last checkpoint in `folder` after load(). `curve`: results of checks. `rates`: by the first
+    part of a parameter's name, if other than `rate`."""
 
-    def __init__(self, own: torch.nn.Module, rate: float, warmup_steps: int, folder: Path):
-        self.own, self.rate, self.warmup_steps, self.folder = own, rate, warmup_steps, folder
-        self.optimizer = torch.optim.AdamW(own.parameters(), lr=rate, weight_decay=0)
+    def __init__(
+        self,
+        own: torch.nn.Module,
+        rate: float,
+        warmup_steps: int,
+        folder: Path,
+        rates: dict[str, float] | None = None,
+    ):
+        self.own, self.warmup_steps, self.folder = own, warmup_steps, folder
+        groups: dict[float, list[torch.nn.Parameter]] = {}
+        for name, parameter in own.named_parameters():
+            of = (rates or {}).get(name.partition(".")[0], rate)
+            groups.setdefault(of, []).append(parameter)
+        self.rates = list(groups)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": group} for group in groups.values()], weight_decay=0
+        )
         self.step, self.seconds = 0, 0.0
         self.curve: list[dict] = []
 
@@ -60,8 +75,9 @@ class Training:
         checks = int(CHECKS * budget.progress(self.step, self.seconds))
         while (progress := budget.progress(self.step, self.seconds)) < 1:
             started = time.monotonic()
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.rate * cosine_factor(progress, self.step, self.warmup_steps)
+            factor = cosine_factor(progress, self.step, self.warmup_steps)
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * factor
             loss = loss_at(self.step)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.own.parameters(), 1.0)

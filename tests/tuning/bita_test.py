@@ -195,6 +195,7 @@ def test_shallow_prompts_are_rows_that_the_model_runs(frozen, written, tmp_path)
 def test_additions_are_of_mask_rows_alone(frozen, written, tmp_path):
     settings = dataclasses.replace(SETTINGS, rank=2)
     training = bita.Training(frozen, settings, tmp_path)
+    assert training.rates == [settings.rate, settings.addition_rate]
     plain = mask_rows.MaskParameters(frozen.model, settings.masks, settings.prompts, settings.seed)
     text = torch.tensor([written[0].prompt + written[0].output])
     at = torch.tensor([[5, 8]])
@@ -214,6 +215,27 @@ def test_additions_are_of_mask_rows_alone(frozen, written, tmp_path):
     assert not torch.allclose(begin, end, atol=1e-3), "they learn"
     for a, b in zip(before.layers, after.layers, strict=True):
         assert torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values)
+
+
+def test_further_masks_begin_as_the_last_trained_one(frozen):
+    more = mask_rows.MaskParameters(frozen.model, 4, 3, seed=2, rank=2)
+    plain = mask_rows.MaskParameters(frozen.model, 2, 3, seed=3)
+    more.begin(plain)
+    assert torch.equal(more.masks, plain.masks[[0, 1, 1, 1]])
+    assert torch.equal(more.keys, plain.keys)
+    assert not more.additions[0].up.any(), "they still begin at zero"
+    fewer = mask_rows.MaskParameters(frozen.model, 1, 3, seed=2)
+    fewer.begin(plain)
+    assert torch.equal(fewer.masks, plain.masks[:1])
+
+
+def test_a_vocabulary_limits_what_is_learned(frozen, written):
+    own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1)
+    contexts = mask_rows.Contexts(frozen.model)
+    batch = bita.Groups(written[:48], SETTINGS).batch(0)
+    most = int(batch[2].max()) + 1
+    losses = [bita.loss_of(contexts, own, batch, v).item() for v in (0, 512, most)]
+    assert losses[0] == losses[1] > losses[2], "fewer tokens to tell from each other"
 
 
 def test_the_adapter_says_whose_it_is(frozen, tmp_path):
