@@ -245,6 +245,16 @@ def trainings(adapter: Path) -> list[dict]:
     return [*last.pop("earlier", []), {k: v for k, v in last.items() if k != "held_out"}]
 
 
+def writer_of(frozen: FrozenModel, large: Path | None, dtype: torch.dtype) -> FrozenModel:
+    """The model whose answers the masks learn."""
+    if large is None:
+        return frozen
+    writer = frozen_model.load(large, dtype)
+    if writer.tokenizer.get_vocab() != frozen.tokenizer.get_vocab():
+        raise SystemExit(f"--large: {large}; allowed: a model with the same token ids")
+    return writer
+
+
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -267,9 +277,9 @@ def main() -> None:
     budget = Budget(minutes=arguments.minutes, steps=arguments.steps)
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
     frozen = frozen_model.load(arguments.model, dtype)
-    writer = frozen_model.load(arguments.large, dtype) if arguments.large else frozen
+    writer = writer_of(frozen, arguments.large, dtype)
     training, held_out = bita_prompts.answers(writer, settings, arguments)
-    del writer
+    del writer  # its memory
     begin = arguments.begin and mask_rows.shipped(frozen.model, arguments.begin)
     begun = begin and adapter_file.fingerprint_of(begin.state_dict())
     key = identity(frozen, settings, training, begin=begun)
@@ -306,6 +316,7 @@ def main() -> None:
         "steps": work.step,
         "minutes": round(work.seconds / 60, 1),
         "precision": arguments.precision,
+        **({"large": arguments.large.name} if arguments.large else {}),
         "curve": work.curve,
         **({"earlier": earlier} if earlier else {}),
         "held_out": {name: summary(answers, settings.masks) for name, answers in ranks().items()},

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -227,6 +229,20 @@ def test_further_masks_begin_as_the_last_trained_one(frozen):
     fewer = mask_rows.MaskParameters(frozen.model, 1, 3, seed=2)
     fewer.begin(plain)
     assert torch.equal(fewer.masks, plain.masks[:1])
+
+
+def test_the_answers_are_of_a_model_with_the_same_token_ids(frozen, monkeypatch):
+    def model(**ids):
+        tokenizer = SimpleNamespace(get_vocab=lambda: ids)
+        return frozen_model.FrozenModel(frozen.model, tokenizer, ends=(0,))
+
+    models = {"same": model(a=0, b=1), "other": model(a=1, b=0)}
+    monkeypatch.setattr(frozen_model, "load", lambda path, dtype: models[path.name])
+    own = model(a=0, b=1)
+    assert bita.writer_of(own, None, torch.float32) is own
+    assert bita.writer_of(own, Path("same"), torch.float32) is models["same"]
+    with pytest.raises(SystemExit, match="--large: other; allowed: .* the same token ids"):
+        bita.writer_of(own, Path("other"), torch.float32)
 
 
 def test_a_vocabulary_limits_what_is_learned(frozen, written):

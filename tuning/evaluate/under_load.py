@@ -242,7 +242,7 @@ def compared(cells: Cells, way: str, first: str, loads: Sequence[Load]) -> tuple
 
 
 def at_equal_speed(cells: Cells, ways: Sequence[str], load: Load) -> dict[str, Cell] | None:
-    """The whole lists of a load, by way. None: not all of them were traced, or a prompt took several batches."""
+    """The whole lists of a load, by way. None: not all of them were traced, or many prompts took several batches."""
     windows = [(way, window) for way in ways for window in cells[way, load].windows]
     lists = [window.whole for _, window in windows if window.whole and window.whole.comparable]
     if len(lists) < len(windows):
