@@ -265,6 +265,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--begin", type=Path, help="an adapter to continue from, with as many prompts"
     )
     parser.add_argument("--large", type=Path, help="a model whose answers the masks learn")
+    parser.add_argument(
+        "--answers", type=Path, help="""JSON lines {"prompt", "answer"}: answers to learn as well"""
+    )
     resumable.add_arguments(parser, Settings(), "bita", keeps="answers")
     return parser.parse_args(arguments)
 
@@ -280,6 +283,8 @@ def main() -> None:
     writer = writer_of(frozen, arguments.large, dtype)
     training, held_out = bita_prompts.answers(writer, settings, arguments)
     del writer  # its memory
+    if arguments.answers:
+        training = training + bita_prompts.written(frozen, arguments.answers)
     begin = arguments.begin and mask_rows.shipped(frozen.model, arguments.begin)
     begun = begin and adapter_file.fingerprint_of(begin.state_dict())
     key = identity(frozen, settings, training, begin=begun)

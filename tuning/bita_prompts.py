@@ -55,6 +55,22 @@ def humaneval(frozen: FrozenModel, file: Path, count: int) -> list[list[int]]:
     return [frozen.tokenizer.encode(p["prompt"].rstrip()).ids for p in problems[:count]]
 
 
+def written(frozen: FrozenModel, file: Path) -> list[Sample]:
+    """Answers of another program, such as tandem-server: JSON lines with "prompt" and "answer"."""
+    encode = frozen.tokenizer.encode
+    samples = []
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        try:
+            entry = json.loads(line)
+            prompt, answer = str(entry["prompt"]), str(entry["answer"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f'{file}, line {number}: {line[:60]}; expected {{"prompt": .., "answer": ..}}'
+            ) from error
+        samples.append(Sample(encode(prompt).ids, encode(answer, add_special_tokens=False).ids))
+    return samples
+
+
 def answers(
     frozen: FrozenModel, settings, arguments: argparse.Namespace, chat: bool = False
 ) -> tuple[list[Sample], dict[str, list[Sample]]]:

@@ -355,7 +355,8 @@ int run(const std::vector<std::string>& args) {
   flags.texts("rows", "N,N,...", "numbers of rows (1 to 256)", &rows);
   flags.texts("only", "NAME", "fp32, bf16, \"at::linear fp32\" ..., repeatable (all)", &s.only);
   flags.number("threads", "N", "of each product (2)", 1, 1024, &threads);
-  flags.text("target", "NAME", "AVX3_BF16, AVX3_VNNI, AVX3, AVX2, EMU128 (the best)", &target);
+  flags.text("target", "NAME", "AVX3_BF16, AVX3_GFNI, AVX3_VNNI, AVX3, AVX2, EMU128 (the best)",
+             &target);
   flags.toggle("pin", "each of our threads to a processor of its own", &s.pin);
   flags.number("seconds", "S", "time spent on each number (0.5)", 0.001, 600, &seconds);
   flags.toggle("least", "least times instead of medians: for a machine that others use", &s.least);

@@ -5,6 +5,7 @@ import argparse
 import pytest
 
 from tuning import bita, bita_prompts, frozen_model
+from tuning.calibration import Sample
 
 FILE = '''
 import os
@@ -32,7 +33,7 @@ class Letters:
         def __init__(self, text):
             self.ids = [ord(c) for c in text]
 
-    def encode(self, text):
+    def encode(self, text, add_special_tokens=True):
         return self.Encoded(text)
 
 
@@ -48,6 +49,17 @@ def test_functions_end_with_their_docstring():
     assert bita_prompts.functions(frozen, files, 2, seed=1) == found
     with pytest.raises(ValueError, match="at most 2"):
         bita_prompts.functions(frozen, files, 3, seed=1)
+
+
+def test_answers_of_another_program_are_read(tmp_path):
+    frozen = frozen_model.FrozenModel(None, Letters(), (0,))
+    file = tmp_path / "answers.jsonl"
+    file.write_text('{"prompt": "ab", "answer": "c"}\n{"prompt": "", "answer": "de"}\n')
+    assert bita_prompts.written(frozen, file) == [Sample([97, 98], [99]), Sample([], [100, 101])]
+    for line in ('{"prompt": "ab"}', "ab", "[1]"):
+        file.write_text('{"prompt": "ab", "answer": "c"}\n' + line)
+        with pytest.raises(ValueError, match="line 2.*expected"):
+            bita_prompts.written(frozen, file)
 
 
 def test_chat_prompts_can_be_held_out_without_being_trained_on(monkeypatch, tmp_path):

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "engine/backend/torch/cpu/math.h"
+#include "engine/backend/torch/cpu/quantized_tiles.h"
 #include "engine/backend/torch/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -93,19 +94,17 @@ HWY_INLINE float quantize_group(int8_t* to, const float* from, int32_t sums[2]) 
   return max / 127;
 }
 
-// A word with the sum of 16 codes, for the kernels of the target.
-HWY_INLINE int32_t sum_word([[maybe_unused]] const int8_t* codes, [[maybe_unused]] int32_t sum) {
 #if HWY_TARGET == HWY_AVX2
+// The sum of 16 codes in two halves.
+HWY_INLINE int32_t sum_in_halves(const int8_t* codes) {
   int32_t low = 0, high = 0;
   for (int i = 0; i < 16; i += 4) {
     low += codes[i] + codes[i + 1];
     high += codes[i + 2] + codes[i + 3];
   }
   return (low & 0xffff) | static_cast<int32_t>(static_cast<uint32_t>(high) << 16);
-#else
-  return sum;
-#endif
 }
+#endif
 
 }  // namespace
 
@@ -146,8 +145,14 @@ void quantize_in_groups(int32_t* to, const float* from, int64_t n, bool fours) {
         to[1] = pair(k + 1);
       }
     }
-    *to++ = sum_word(numbers, sums[0]);
-    *to++ = sum_word(numbers + 16, sums[1]);
+#if HWY_TARGET == HWY_AVX2
+    *to++ = sum_in_halves(numbers);
+    *to++ = sum_in_halves(numbers + 16);
+#else
+    *to++ = -32 * sums[0];
+    *to++ = -32 * sums[1];
+    *to++ = -16 * (sums[0] + sums[1]);
+#endif
     *to++ = std::bit_cast<int32_t>(scale);
     *to++ = std::bit_cast<int32_t>(scale * static_cast<float>(sums[0] + sums[1]));
   }
@@ -178,7 +183,10 @@ void quantize_row(int32_t* to, const float* from, int64_t n) {
   HWY_DYNAMIC_DISPATCH(quantize_to_int8)(to, from, n);
 }
 
-int quantized_words() { return multiplies_fours() ? 12 : 20; }
+int quantized_words() {
+  if (adjacent_words() > 1) return adjacent_words();
+  return multiplies_fours() ? 13 : 21;
+}
 
 void quantize_groups(int32_t* to, const float* from, int64_t n) {
   HWY_DYNAMIC_DISPATCH(quantize_in_groups)(to, from, n, multiplies_fours());

@@ -28,11 +28,12 @@ void quantize_row(int32_t* to, const float* from, int64_t n);
 //
 //   codes        with products of bytes (multiplies_fours()): 8 words of 4 bytes; otherwise 16
 //                words, two per four elements: elements 0 and 2, then 1 and 3, 16 bits each
-//   sums         2 words: of the first and of the last 16 codes; with AVX2 in 16-bit halves: of
-//                elements 0 and 1, and of elements 2 and 3 of each four
+//   sums         with AVX2 2 words, of the first and of the last 16 codes, in 16-bit halves: of
+//                elements 0 and 1, and of elements 2 and 3 of each four; otherwise 3 words: -32
+//                times the sum of the first 16, of the last 16, and -16 times the sum of all
 //   scale        1 word: bits of the fp32 scale
 //   scale * sum  1 word: bits of the fp32 product of the scale and both sums
-int quantized_words();  // words per group: 12 or 20
+int quantized_words();  // words per group: 12, 13 or 21
 void quantize_groups(int32_t* to, const float* from, int64_t n);
 
 // to = from as bf16, rounded to nearest. to: n elements, plus a zero if n is odd.

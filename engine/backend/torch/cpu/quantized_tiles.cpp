@@ -89,10 +89,14 @@ HWY_INLINE FloatV fused(FloatV a, FloatV b, FloatV c) {
 #endif
 }
 
-// Dot products of four codes per column with four activations. Layout of the activations:
-// quantize_groups() in narrow_row.h.
+// Codes of a unit, and dot products of four codes per column with four activations. Layout of the
+// activations: quantize_groups() in narrow_row.h.
 struct Portable {
   static constexpr int kWords = 2;
+  template <int Bits>
+  HWY_INLINE static void codes(const uint8_t* at, int i, IntV& low, IntV& high) {
+    unpack<Bits>(at, i, low, high);
+  }
   HWY_INLINE static IntV add(IntV sum, IntV codes, const int32_t* x, int stride) {
     const Shorts d;
     const auto w = hn::BitCast(d, codes);
@@ -126,9 +130,43 @@ struct Portable {
 #define TANDEM_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
 struct Vnni {
   static constexpr int kWords = 1;
+  template <int Bits>
+  HWY_INLINE static void codes(const uint8_t* at, int i, IntV& low, IntV& high) {
+    unpack<Bits>(at, i, low, high);
+  }
   // Not HWY_INLINE: always_inline would require that the caller has the same target attribute.
   TANDEM_VNNI static inline IntV add(IntV sum, IntV codes, const int32_t* x, int) {
     return IntV{_mm512_dpbusd_epi32(sum.raw, codes.raw, _mm512_set1_epi32(*x))};
+  }
+};
+
+// With GFNI, one instruction moves any bits of a byte.
+#define TANDEM_GFNI __attribute__((target(HWY_TARGET_STR ",avx512vnni,gfni")))
+struct Gfni : Vnni {
+  template <int Bits>
+  TANDEM_GFNI static inline void codes(const uint8_t* at, int i, IntV& low, IntV& high) {
+    if constexpr (Bits == 8) return unpack<Bits>(at, i, low, high);
+    const IntV both = load_bytes(at + 64 * i);
+    low = hn::And(both, all_bytes(15));
+    high = moved(both, 4, 0, 4);
+    if constexpr (Bits == 5) {
+      const IntV fifths = load_bytes(at + 256);
+      low = hn::Or(low, moved(fifths, i, 4, 1));
+      high = hn::Or(high, moved(fifths, 4 + i, 4, 1));
+    } else if constexpr (Bits == 6) {
+      low = hn::Or(low, moved(load_bytes(at + 256), 2 * i, 4, 2));
+      high = hn::Or(high, moved(load_bytes(at + 320), 2 * i, 4, 2));
+    }
+  }
+
+ private:
+  // Moves `count` bits of each byte from bit `from` to bit `to`. The other bits are zero. The
+  // numbers are known after unrolling.
+  TANDEM_GFNI static inline IntV moved(IntV v, int from, int to, int count) {
+    uint64_t matrix = 0;  // byte 7 - i: a mask of the bit that becomes bit i
+    for (int k = 0; k < count; ++k) matrix |= uint64_t{1} << (from + k) << 8 * (7 - to - k);
+    return IntV{
+        _mm512_gf2p8affine_epi64_epi8(v.raw, _mm512_set1_epi64(static_cast<int64_t>(matrix)), 0)};
   }
 };
 #endif
@@ -140,7 +178,7 @@ HWY_INLINE void add_group(const uint8_t* codes, const int32_t* x, IntV* low, Int
   HWY_UNROLL(4)
   for (int i = 0; i < 4; ++i) {
     IntV first, last;
-    unpack<Bits>(codes, i, first, last);
+    Dot::template codes<Bits>(codes, i, first, last);
     const int32_t* four = x + i * Dot::kWords * Rows;
     HWY_UNROLL(Rows)
     for (int r = 0; r < Rows; ++r) {
@@ -174,16 +212,25 @@ HWY_INLINE void multiply_groups(const Tile& tile) {
   const uint8_t* codes = tile.codes;
   const uint8_t* ahead = tile.ahead;
   for (int64_t g = 0; g < tile.groups; ++g) {
-    const int32_t* after = x + 8 * Dot::kWords * Rows;  // two sums, scale, scale * sum
+    // Three sums, scale, scale * sum. A word that is used as it is takes no vector instruction.
+    const int32_t* after = x + 8 * Dot::kWords * Rows;
     IntV sum[kHalves][kSlices][Rows];
     HWY_UNROLL(Rows)
     for (int r = 0; r < Rows; ++r) {
-      const IntV first =
-          hn::Set(di, -kZero * (kHalves == 2 ? after[r] : after[r] + after[Rows + r]));
+      IntV first = hn::Zero(di), last = hn::Zero(di);
+      if constexpr (kSixteens) {
+        static_assert(kZero == 32);
+        first = hn::Set(di, after[r]);
+        last = hn::Set(di, after[Rows + r]);
+      } else if constexpr (kZero == 16) {
+        first = hn::Set(di, after[2 * Rows + r]);
+      } else if constexpr (kZero != 0) {
+        first = hn::Set(di, after[2 * Rows + r] * kZero / 16);
+      }
       HWY_UNROLL(kSlices)
       for (int s = 0; s < kSlices; ++s) {
         sum[0][s][r] = first;
-        if (kHalves == 2) sum[kHalves - 1][s][r] = hn::Set(di, -kZero * after[Rows + r]);
+        if (kHalves == 2) sum[kHalves - 1][s][r] = last;
       }
     }
     HWY_UNROLL(kSlices)
@@ -197,7 +244,7 @@ HWY_INLINE void multiply_groups(const Tile& tile) {
       scales_of<kFormat>(tile, g, s, scale, other);
       HWY_UNROLL(Rows)
       for (int r = 0; r < Rows; ++r) {
-        const auto dx = hn::BitCast(d, hn::Set(di, after[2 * Rows + r]));
+        const auto dx = hn::BitCast(d, hn::Set(di, after[3 * Rows + r]));
         if constexpr (kSixteens) {
           auto u = hn::Mul(hn::ConvertTo(d, sum[0][s][r]), scale);
           u = fused(hn::ConvertTo(d, sum[1][s][r]), other, u);
@@ -208,7 +255,7 @@ HWY_INLINE void multiply_groups(const Tile& tile) {
         if (kHalves == 2) all = hn::Add(all, sum[kHalves - 1][s][r]);
         total[s][r] = fused(hn::ConvertTo(d, all), hn::Mul(scale, dx), total[s][r]);
         if constexpr (kLess) {
-          const auto dx_sum = hn::BitCast(d, hn::Set(di, after[3 * Rows + r]));
+          const auto dx_sum = hn::BitCast(d, hn::Set(di, after[4 * Rows + r]));
           total[s][r] = fused(other, dx_sum, total[s][r]);
         }
       }
@@ -216,11 +263,11 @@ HWY_INLINE void multiply_groups(const Tile& tile) {
     prefetch_weights<kFormat>(tile, codes, ahead);
     ahead += tile.ahead_step;
     if (Rows >= 4 && tile.prefetches_rows) {
-      constexpr size_t kGroupOfRows = sizeof(int32_t) * (8 * Dot::kWords + 4) * Rows;
+      constexpr size_t kGroupOfRows = sizeof(int32_t) * (8 * Dot::kWords + 5) * Rows;
       const auto* next = reinterpret_cast<const uint8_t*>(x) + kRowsAhead;
       for (size_t line = 0; line < kGroupOfRows; line += 64) hwy::Prefetch(next + line);
     }
-    x = after + 4 * Rows;
+    x = after + 5 * Rows;
     codes += QuantizedMatrix::code_bytes(kFormat);
   }
   HWY_UNROLL(Rows)
@@ -241,6 +288,10 @@ template <QuantType Type, int Rows>
 TANDEM_VNNI HWY_NOINLINE void multiply_vnni(const Tile& tile) {
   multiply_groups<Type, Vnni, Rows>(tile);
 }
+template <QuantType Type, int Rows>
+TANDEM_GFNI HWY_NOINLINE void multiply_gfni(const Tile& tile) {
+  multiply_groups<Type, Gfni, Rows>(tile);
+}
 #endif
 
 using Multiply = void (*)(const Tile&);
@@ -248,6 +299,8 @@ using Multiply = void (*)(const Tile&);
 template <QuantType Type, int... Rows>
 Multiply pick(int rows, std::integer_sequence<int, Rows...>) {
 #if HWY_TARGET == HWY_AVX3
+  static constexpr Multiply gfni[] = {&multiply_gfni<Type, Rows + 1>...};
+  if (use_gfni()) return gfni[rows - 1];
   static constexpr Multiply vnni[] = {&multiply_vnni<Type, Rows + 1>...};
   if (use_vnni()) return vnni[rows - 1];
 #endif

@@ -10,14 +10,25 @@
 namespace tandem::cpu {
 namespace {
 
-// Extensions of AVX3. Each includes the previous ones.
-enum Extension { kNone, kVnni, kBf16 };
-constexpr const char* kAvx3[] = {"AVX3", "AVX3_VNNI", "AVX3_BF16"};
+// Extensions of AVX3. Each includes the previous ones, but kBf16 includes kGfni only if the
+// processor has it (all but Cooper Lake).
+enum Extension { kNone, kVnni, kGfni, kBf16 };
+constexpr const char* kAvx3[] = {"AVX3", "AVX3_VNNI", "AVX3_GFNI", "AVX3_BF16"};
+
+bool has_gfni() {
+#if HWY_ARCH_X86
+  static const bool kHas = __builtin_cpu_supports("gfni") != 0;
+  return kHas;
+#else
+  return false;
+#endif
+}
 
 Extension best_extension() {
 #if HWY_ARCH_X86
   if (!__builtin_cpu_supports("avx512vnni")) return kNone;
-  return __builtin_cpu_supports("avx512bf16") ? kBf16 : kVnni;
+  if (__builtin_cpu_supports("avx512bf16")) return kBf16;
+  return has_gfni() ? kGfni : kVnni;
 #else
   return kNone;
 #endif
@@ -62,6 +73,7 @@ std::vector<Target> all_targets() {
       continue;
     }
     for (int e = best_extension(); e >= kNone; --e) {
+      if (e == kGfni && !has_gfni()) continue;
       all.push_back({bit, static_cast<Extension>(e), kAvx3[e]});
     }
   }
@@ -107,6 +119,7 @@ bool prefetches_two_levels() {
 }
 
 bool use_vnni() { return extension().load(std::memory_order_relaxed) >= kVnni; }
+bool use_gfni() { return extension().load(std::memory_order_relaxed) >= kGfni && has_gfni(); }
 bool multiplies_fours() { return fours().load(std::memory_order_relaxed); }
 bool use_bf16() { return extension().load(std::memory_order_relaxed) >= kBf16; }
 

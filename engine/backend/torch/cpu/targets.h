@@ -1,6 +1,7 @@
 // The instruction sets ("targets") that the kernels are compiled for, with Highway's names: AVX3
-// (AVX-512), AVX2, EMU128 (plain C++). AVX3_VNNI is AVX3 with byte dot products; AVX3_BF16 adds
-// bf16 dot products. The best target of the machine is used.
+// (AVX-512), AVX2, EMU128 (plain C++). AVX3_VNNI is AVX3 with byte dot products. AVX3_GFNI adds bit
+// permutations within bytes, and AVX3_BF16 bf16 dot products. The best target of the machine is
+// used.
 #pragma once
 
 #include <string>
@@ -18,8 +19,9 @@ std::string target();                // the one in use
 // before the call must not be used after it. INVALID_ARGUMENT: not one of targets().
 absl::Status force_target(absl::string_view name);
 
-// Whether an AVX3 target has VNNI, and whether it has BF16.
+// Whether an AVX3 target has VNNI, GFNI and BF16.
 bool use_vnni();
+bool use_gfni();
 bool use_bf16();
 
 // Whether weights that come from memory are prefetched into the L2 cache, and again from there into

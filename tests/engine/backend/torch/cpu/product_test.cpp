@@ -428,7 +428,7 @@ TEST(Product, RowTypeFollowsFromTheTarget) {
   for (const std::string& target : cpu::targets()) {
     ASSERT_TRUE(cpu::force_target(target).ok());
     const bool bf16 = target == "AVX3_BF16";
-    const bool vnni = bf16 || target == "AVX3_VNNI";
+    const bool vnni = bf16 || target == "AVX3_GFNI" || target == "AVX3_VNNI";
     using cpu::RowType;
     EXPECT_EQ(cpu::row_type(WeightType::kBFloat16), bf16 ? RowType::kBFloat16 : RowType::kFloat);
     EXPECT_EQ(cpu::row_type(WeightType::kInt8), vnni ? RowType::kInt8 : RowType::kInt16);
