@@ -18,12 +18,25 @@
 namespace tandem {
 
 // The number format of the linear layers' weights. kInt8: CPU devices only. kFloat64: for oracles
-// in tests. kInt4: rounded at load to 15 steps per 32 inputs; token embeddings to 8 bits. kFp8:
-// CUDA devices only; rounded at load to e4m3 with a scale per output; token embeddings are bf16.
+// in tests. kInt4: rounded at load to 15 steps per 32 inputs; token embeddings to 8 bits. kQ40:
+// rounded at load to Q4_0, unless the file has blocks of 4 bits; token embeddings to 15 steps per
+// 32 inputs. kFp8: CUDA devices only; rounded at load to e4m3 with a scale per output; token
+// embeddings are bf16.
 // kStored: the quantized blocks of the file (GGUF, GPTQ, compressed-tensors), expanded if the
 // device has no kernel for a tensor's blocks. kAuto: kStored if the file has blocks; else fp32 on a
 // CPU, the file's dtype on CUDA.
-enum class DType { kAuto, kFloat32, kBFloat16, kFloat16, kFloat64, kInt8, kInt4, kFp8, kStored };
+enum class DType {
+  kAuto,
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  kFloat64,
+  kInt8,
+  kInt4,
+  kQ40,
+  kFp8,
+  kStored,
+};
 
 inline constexpr auto kDTypeNames = enum_names<DType>({
     {DType::kAuto, "auto"},
@@ -33,6 +46,7 @@ inline constexpr auto kDTypeNames = enum_names<DType>({
     {DType::kFloat64, "fp64"},
     {DType::kInt8, "int8"},
     {DType::kInt4, "int4"},
+    {DType::kQ40, "q4_0"},
     {DType::kFp8, "fp8"},
     {DType::kStored, "stored"},
 });

@@ -24,6 +24,7 @@ cpu::WeightType weight_type(DType dtype) {
       return cpu::WeightType::kHalf;
     case DType::kInt8:
     case DType::kInt4:  // of inputs that are not a multiple of a block
+    case DType::kQ40:
       return cpu::WeightType::kInt8;
     case DType::kFloat64:
       return cpu::WeightType::kDouble;
@@ -103,14 +104,14 @@ class CpuPlatform : public Platform {
   absl::StatusOr<DType> weight_dtype(DType requested, SafeDType /*file*/) const override {
     if (requested == DType::kFp8) {
       return out_of_range("dtype", dtype_name(requested),
-                          "auto, fp32, bf16, fp16, fp64, int8, int4, stored on a CPU");
+                          "auto, fp32, bf16, fp16, fp64, int8, int4, q4_0, stored on a CPU");
     }
     return requested == DType::kAuto ? DType::kFloat32 : requested;
   }
   at::ScalarType row_type(DType weights) const final {
     return weights == DType::kFloat64 ? at::kDouble : at::kFloat;
   }
-  // Int8 and int4 are types of products: an embedding keeps the type in the file.
+  // Int8, int4 and q4_0 are types of products: an embedding keeps the type in the file.
   at::ScalarType embedding_type(DType weights, SafeDType file) const final {
     switch (weights) {
       case DType::kBFloat16:
@@ -119,6 +120,7 @@ class CpuPlatform : public Platform {
         return at::kHalf;
       case DType::kInt8:
       case DType::kInt4:
+      case DType::kQ40:
         return file == SafeDType::kBF16  ? at::kBFloat16
                : file == SafeDType::kF16 ? at::kHalf
                                          : at::kFloat;
@@ -188,13 +190,13 @@ class AtenPlatform final : public CpuPlatform {
 }  // namespace
 
 const Platform& cpu_platform() {
-  static const CpuPlatform platform;
-  return platform;
+  static const CpuPlatform kPlatform;
+  return kPlatform;
 }
 
 const Platform& aten_platform() {
-  static const AtenPlatform platform;
-  return platform;
+  static const AtenPlatform kPlatform;
+  return kPlatform;
 }
 
 }  // namespace tandem

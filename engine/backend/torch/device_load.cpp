@@ -216,6 +216,7 @@ absl::StatusOr<int64_t> TorchDevice::weight_bytes(const ModelConfig& config) con
       return 2 * layout.parameters;
     case DType::kInt8:
     case DType::kInt4:  // with its scales and its larger embeddings
+    case DType::kQ40:
       return layout.parameters;
     case DType::kFp8: {  // embedding and output matrix: 2 bytes
       const LinearSpec table = embedding_spec(whole);

@@ -41,6 +41,7 @@ struct ModelFlags {
   std::string cpu_kernels = "own";
   std::string small;        // path of a small model for the only one of `models`; empty: none
   std::string small_masks;  // path of its parallel draft tokens; empty: none
+  std::string small_dtype;  // of its weights; empty: dtype
   std::vector<std::string> adapters;  // LoRA adapters of the only one: "NAME=PATH" or "PATH"
 };
 absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
@@ -48,7 +49,7 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags);
 // The two parts of "NAME=PATH"; without a name, that of the file or directory without ".gguf".
 std::pair<std::string, std::string> name_and_path(const std::string& flag);
 
-// "auto", "fp32", "bf16", "fp16", "fp64", "int8", or "float32" and so on.
+// One of kDTypeNames, or "float32" and so on.
 absl::StatusOr<DType> parse_dtype(absl::string_view name);
 // "own", "aten".
 absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name);

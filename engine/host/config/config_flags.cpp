@@ -22,12 +22,12 @@ absl::StatusOr<DType> parse_dtype(absl::string_view name) {
   }
   for (const DType dtype :
        {DType::kAuto, DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64,
-        DType::kInt8, DType::kInt4, DType::kFp8, DType::kStored}) {
+        DType::kInt8, DType::kInt4, DType::kQ40, DType::kFp8, DType::kStored}) {
     if (name == dtype_name(dtype)) return dtype;
   }
   return absl::InvalidArgumentError(
       "auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 or float64, int8, int4, "
-      "fp8, stored");
+      "q4_0, fp8, stored");
 }
 
 absl::StatusOr<CpuKernels> parse_cpu_kernels(absl::string_view name) {
@@ -78,6 +78,11 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
   const auto dtype = parse_dtype(flags.dtype);
   if (!dtype.ok())
     return out_of_range("--dtype", quote_value(flags.dtype), dtype.status().message());
+  const std::string& small_type = flags.small_dtype.empty() ? flags.dtype : flags.small_dtype;
+  const auto small_dtype = parse_dtype(small_type);
+  if (!small_dtype.ok()) {
+    return out_of_range("--small-dtype", quote_value(small_type), small_dtype.status().message());
+  }
   const auto kernels = parse_cpu_kernels(flags.cpu_kernels);
   if (!kernels.ok()) {
     return out_of_range("--cpu-kernels", quote_value(flags.cpu_kernels),
@@ -93,6 +98,8 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
     all.push_back("small=" + flags.small);
   } else if (!flags.small_masks.empty()) {
     return out_of_range("--small-masks", quote_value(flags.small_masks), "unset without --small");
+  } else if (!flags.small_dtype.empty()) {
+    return out_of_range("--small-dtype", quote_value(flags.small_dtype), "unset without --small");
   }
   if (!flags.small_masks.empty() && !is_directory(flags.small_masks)) {
     return out_of_range("--small-masks", quote_value(flags.small_masks), "a directory that exists");
@@ -125,6 +132,7 @@ absl::StatusOr<EngineConfig> from_models(const ModelFlags& flags) {
     DeploymentConfig& pair = out.deployments.emplace_back();
     pair.name = pair.large = out.models[0].name;
     pair.small = out.models[1].name;
+    out.models[1].dtype = *small_dtype;
     if (!flags.small_masks.empty()) {
       out.models[1].extras.push_back({"masks", flags.small_masks});
       for (const char* method : {"speculative", "bild"}) {

@@ -58,6 +58,7 @@ TEST(NarrowWeights, KeepThePerplexity) {
       {"fp32", DType::kFloat32, "cpu:0", 0},      {"fp64", DType::kFloat64, "cpu:0", 1e-5},
       {"bf16", DType::kBFloat16, "cpu:0", 0.005}, {"fp16", DType::kFloat16, "cpu:0", 0.005},
       {"int8", DType::kInt8, "cpu:0", 0.015},     {"fp32-aten", DType::kFloat32, "cpu:1", 1e-5},
+      {"q4_0", DType::kQ40, "cpu:0", 0.05},       {"q4_0-aten", DType::kQ40, "cpu:1", 0.05},
       {"int4", DType::kInt4, "cpu:0", 0.03},      {"int4-aten", DType::kInt4, "cpu:1", 0.03},
       {"fp8-aten", DType::kFp8, "cpu:1", 0.03}};
   for (const auto& c : cases) {

@@ -60,7 +60,7 @@ class CudaPlatform final : public Platform {
   absl::StatusOr<DType> weight_dtype(DType requested, SafeDType file) const override {
     if (requested == DType::kInt8) {
       return out_of_range("dtype", dtype_name(requested),
-                          "auto, fp32, bf16, fp16, fp64, fp8, int4, stored on CUDA");
+                          "auto, fp32, bf16, fp16, fp64, fp8, int4, q4_0, stored on CUDA");
     }
     if (requested != DType::kAuto) return requested;
     return file == SafeDType::kBF16  ? DType::kBFloat16
@@ -126,8 +126,8 @@ class CudaPlatform final : public Platform {
 }  // namespace
 
 const Platform& platform() {
-  static const CudaPlatform platform;
-  return platform;
+  static const CudaPlatform kPlatform;
+  return kPlatform;
 }
 
 }  // namespace tandem::cuda

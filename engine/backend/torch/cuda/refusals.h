@@ -50,7 +50,7 @@ inline absl::Status refusal(const DeviceFacts& f) {
 inline absl::Status fp8_refusal(int device, int major, int minor) {
   if (major > 8 || (major == 8 && minor >= 9)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "dtype: fp8; allowed: auto, fp32, bf16, fp16, fp64, int4, stored on cuda:", device,
+      "dtype: fp8; allowed: auto, fp32, bf16, fp16, fp64, int4, q4_0, stored on cuda:", device,
       " of compute capability ", major, ".", minor, " (fp8: 8.9 or above)"));
 }
 

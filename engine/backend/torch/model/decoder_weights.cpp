@@ -225,7 +225,7 @@ absl::StatusOr<DecoderWeights> DecoderWeights::load(const DecoderConfig& c, bool
     TANDEM_ASSIGN_OR_RETURN(w.head, Linear::load(source, store, embedding_spec(c)));
     w.embedding = w.head.weight();
   } else {
-    if (store.dtype == DType::kStored) {
+    if (store.dtype == DType::kStored || store.dtype == DType::kQ40) {
       TANDEM_ASSIGN_OR_RETURN(w.table, Linear::load(source, store, embedding_spec(c)));
       if (w.table.weight().defined()) w.embedding = std::exchange(w.table, {}).weight();
     } else {

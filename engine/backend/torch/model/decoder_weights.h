@@ -35,7 +35,7 @@ struct DecoderWeights {
   WeightStore store;
   bool tied = false;     // the head is the embedding
   at::Tensor embedding;  // [vocab, hidden]; undefined: the head or table is looked up instead
-  Linear table;          // DType::kStored, not tied: the embedding in the file's blocks, or packed
+  Linear table;          // kStored, kQ40, not tied: the embedding in blocks, or packed
   at::Tensor positions;  // [max_positions, hidden]; undefined: not learned
   std::vector<Layer> layers;
   DistanceBias distances;

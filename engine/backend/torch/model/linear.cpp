@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/backend/torch/model/load.h"
+#include "engine/backend/torch/weights/gguf/blocks.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -18,11 +19,26 @@ bool is_in_blocks(const TensorSource& source, const LinearSpec& spec) {
   });
 }
 
+// Whether all matrices are in blocks of 4 bits in the file.
+bool is_in_four_bits(const TensorSource& source, const LinearSpec& spec) {
+  return std::ranges::all_of(spec.names, [&](const std::string& name) {
+    const TensorView* const view = source.find(name + ".weight");
+    if (view == nullptr || view->block == nullptr) return false;
+    return view->block->type == BlockType::kQ40 || view->block->type == BlockType::kQ4K;
+  });
+}
+
 // The weights in blocks of 4 to 8 bits, as in the file or rounded; empty: they have no such form.
 absl::StatusOr<cpu::QuantizedMatrix> load_blocks(const TensorSource& source, const LinearSpec& spec,
                                                  DType dtype, cpu::Layout layout) {
   if (dtype == DType::kStored) return load_quantized(source, spec, layout);
-  if (dtype == DType::kInt4) return load_rounded(source, spec, layout);
+  if (dtype == DType::kQ40 && is_in_four_bits(source, spec)) {
+    TANDEM_ASSIGN_OR_RETURN(cpu::QuantizedMatrix blocks, load_quantized(source, spec, layout));
+    if (!blocks.empty()) return blocks;
+  }
+  if (dtype == DType::kInt4 || dtype == DType::kQ40) {
+    return load_rounded(source, spec, dtype, layout);
+  }
   return cpu::QuantizedMatrix();
 }
 

@@ -20,6 +20,7 @@
 #include "engine/backend/torch/weights/convert.h"
 #include "engine/backend/torch/weights/gguf/blocks.h"
 #include "engine/backend/torch/weights/gguf/round_blocks.h"
+#include "engine/base/check.h"
 #include "engine/base/status.h"
 
 namespace tandem {
@@ -262,11 +263,17 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
 }
 
 absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
-                                                  const LinearSpec& spec, cpu::Layout layout) {
+                                                  const LinearSpec& spec, DType dtype,
+                                                  cpu::Layout layout) {
+  TANDEM_CHECK(dtype == DType::kInt4 || dtype == DType::kQ40);
   if (spec.in % 32 != 0) return cpu::QuantizedMatrix();
-  const auto type = spec.tokens ? cpu::QuantType::kQ80 : cpu::QuantType::kQ41;
-  const auto block = spec.tokens ? BlockType::kQ80 : BlockType::kQ41;
-  const auto bytes = static_cast<size_t>(spec.in / 32 * (spec.tokens ? 34 : 20));
+  const bool int4 = dtype == DType::kInt4;
+  const BlockType block = int4 != spec.tokens ? BlockType::kQ41
+                          : spec.tokens       ? BlockType::kQ80
+                                              : BlockType::kQ40;
+  const BlockFormat& format = *find_block_format(static_cast<uint32_t>(block));
+  const cpu::QuantType type = *format.quant;
+  const auto bytes = static_cast<size_t>(spec.in / 32 * format.bytes);
   const int parts = layout == cpu::Layout::kPairs ? 2 : 1;
   const int64_t outs = all_outs(spec) / parts;
   cpu::QuantizedMatrix packed(std::vector<cpu::QuantizedMatrix::Part>(parts, {type, outs}), spec.in,
@@ -290,7 +297,7 @@ absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
   if (broken < 0) return packed;
   return out_of_range(name_of_row(spec, broken),
                       "a number that is not finite or beyond 65504 (fp16)",
-                      "finite numbers, for int4");
+                      absl::StrCat("finite numbers, for ", dtype_name(dtype)));
 }
 
 absl::StatusOr<Fp8Weights> load_fp8(const TensorSource& source, const LinearSpec& spec,

@@ -46,11 +46,11 @@ absl::StatusOr<cpu::QuantizedMatrix> load_quantized(const TensorSource& source,
                                                     const LinearSpec& spec,
                                                     cpu::Layout layout = cpu::Layout::kInOrder);
 
-// A layer's matrices, rounded to blocks of 4 bits, of 8 bits with spec.tokens. Empty: the number of
-// inputs is not a multiple of 32. Also INVALID_ARGUMENT: a number that is not finite or beyond
-// fp16.
+// A layer's matrices, rounded to blocks: kInt4 to Q4_1, with spec.tokens to Q8_0; kQ40 to Q4_0,
+// with spec.tokens to Q4_1. Empty: the number of inputs is not a multiple of 32. Also
+// INVALID_ARGUMENT: a number that is not finite or beyond fp16.
 absl::StatusOr<cpu::QuantizedMatrix> load_rounded(const TensorSource& source,
-                                                  const LinearSpec& spec,
+                                                  const LinearSpec& spec, DType dtype,
                                                   cpu::Layout layout = cpu::Layout::kInOrder);
 
 // A layer's matrices, rounded to fp8 with a scale per row, on `device`. Undefined tensors: a size

@@ -280,7 +280,7 @@ TEST_F(Fp8Models, AreRefusedByTheCpusOwnKernels) {
   const auto device = TorchDevice::create({.threads = 1}, std::make_shared<TorchShared>());
   ASSERT_TRUE(device.ok()) << device.status();
   EXPECT_EQ((*device)->load(ModelId(0), model_of(Golden("llama3"), DType::kFp8)).message(),
-            "dtype: fp8; allowed: auto, fp32, bf16, fp16, fp64, int8, int4, stored on a CPU");
+            "dtype: fp8; allowed: auto, fp32, bf16, fp16, fp64, int8, int4, q4_0, stored on a CPU");
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(Platforms, TypesOnACpu) {
   EXPECT_EQ(*cpu.weight_dtype(DType::kAuto, SafeDType::kBF16), DType::kFloat32);
   EXPECT_EQ(*cpu.weight_dtype(DType::kInt8, SafeDType::kBF16), DType::kInt8);
   EXPECT_EQ(cpu.weight_dtype(DType::kFp8, SafeDType::kBF16).status().message(),
-            "dtype: fp8; allowed: auto, fp32, bf16, fp16, fp64, int8, int4, stored on a CPU");
+            "dtype: fp8; allowed: auto, fp32, bf16, fp16, fp64, int8, int4, q4_0, stored on a CPU");
   EXPECT_EQ(*aten_platform().weight_dtype(DType::kFp8, SafeDType::kBF16), DType::kFp8);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8, DType::kStored}) {
     EXPECT_EQ(cpu.row_type(dtype), at::kFloat);
@@ -92,7 +92,7 @@ TEST(Platforms, TypesOnCuda) {
   EXPECT_EQ(*cuda.weight_dtype(DType::kAuto, SafeDType::kF16), DType::kFloat16);
   EXPECT_EQ(*cuda.weight_dtype(DType::kAuto, SafeDType::kF32), DType::kFloat32);
   EXPECT_EQ(cuda.weight_dtype(DType::kInt8, SafeDType::kBF16).status().message(),
-            "dtype: int8; allowed: auto, fp32, bf16, fp16, fp64, fp8, int4, stored on CUDA");
+            "dtype: int8; allowed: auto, fp32, bf16, fp16, fp64, fp8, int4, q4_0, stored on CUDA");
   EXPECT_EQ(*cuda.weight_dtype(DType::kFp8, SafeDType::kF32), DType::kFp8);
   EXPECT_EQ(cuda.row_type(DType::kFp8), at::kBFloat16);
   EXPECT_EQ(cuda.embedding_type(DType::kFp8, SafeDType::kF32), at::kBFloat16);

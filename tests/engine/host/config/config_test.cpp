@@ -503,7 +503,7 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
       {"models { name: \"m\" fake {} dtype: FP4 }",
        "/deploy/d.textproto:1:39: Unknown enumeration value of \"FP4\" for field \"dtype\". "
        "Allowed: DTYPE_UNSPECIFIED, DTYPE_FP32, DTYPE_BF16, DTYPE_FP64, DTYPE_FP16, DTYPE_INT8, "
-       "DTYPE_STORED, DTYPE_INT4, DTYPE_FP8."},
+       "DTYPE_STORED, DTYPE_INT4, DTYPE_FP8, DTYPE_Q4_0."},
       {"devices { name: \"cuda:0\" pin_threads: true }",
        "/deploy/d.textproto:1: devices[0].pin_threads: true; allowed: unset on a CUDA device"},
       {"devices { name: \"cpu:0\" graphs: false }",
@@ -773,6 +773,15 @@ TEST_F(ConfigTest, ModelFlags) {
     EXPECT_EQ(with_masks->deployments[0].methods.at(method),
               (Settings{{"adapter", with_masks->models[1].extras[0].name}}));
   }
+  ModelFlags rounded = both;
+  rounded.dtype = "bf16";
+  EXPECT_EQ(from_models(rounded)->models[1].dtype, DType::kBFloat16);
+  rounded.small_dtype = "q4_0";
+  EXPECT_EQ(from_models(rounded)->models[0].dtype, DType::kBFloat16);
+  EXPECT_EQ(from_models(rounded)->models[1].dtype, DType::kQ40);
+  ModelFlags not_rounded = both, none_rounded{{"a=" + folder_}};
+  not_rounded.small_dtype = "q4";
+  none_rounded.small_dtype = "q4_0";
   ModelFlags no_masks = both, no_small{{"a=" + folder_}};
   no_masks.small_masks = "/nonexistent";
   no_small.small_masks = folder_;
@@ -789,6 +798,10 @@ TEST_F(ConfigTest, ModelFlags) {
       {three, "--small: \"x\"; allowed: unset with several --model"},
       {no_masks, "--small-masks: \"/nonexistent\"; allowed: a directory that exists"},
       {no_small, "--small-masks: \"" + folder_ + "\"; allowed: unset without --small"},
+      {not_rounded,
+       "--small-dtype: \"q4\"; allowed: auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, "
+       "fp64 or float64, int8, int4, q4_0, fp8, stored"},
+      {none_rounded, "--small-dtype: \"q4_0\"; allowed: unset without --small"},
       {missing,
        "--model small: \"/nonexistent\"; allowed: a directory that exists, or a "
        ".gguf file"},
@@ -814,7 +827,7 @@ TEST_F(ConfigTest, ModelFlags) {
       {{{"a=" + folder_}, "cpu:0", "fp4"},
        "--dtype: \"fp4\"; allowed: auto, fp32 or float32, bf16 or bfloat16, fp16 or float16, fp64 "
        "or "
-       "float64, int8, int4, fp8, stored"},
+       "float64, int8, int4, q4_0, fp8, stored"},
       {{{"a=" + folder_}, "cpu:0", "int8", "mkl"}, "--cpu-kernels: \"mkl\"; allowed: own, aten"},
   };
   for (const auto& c : cases) {

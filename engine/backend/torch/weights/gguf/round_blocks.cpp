@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "engine/backend/torch/weights/convert.h"
 #include "engine/base/check.h"
@@ -96,6 +97,40 @@ bool round_q41(Block x, std::byte* to) {
   return true;
 }
 
+// value = scale * (code - 8).
+bool round_q40(Block x, std::byte* to) {
+  float most = 0;  // of the largest magnitude
+  for (const float value : x) most = std::fabs(value) > std::fabs(most) ? value : most;
+  float best = most / -8, least = std::numeric_limits<float>::infinity();
+  Codes codes;
+  for (const float steps : {-9.f, -8.5f, -8.f, -7.75f, -7.5f, -7.25f, 7.f, 7.5f, 8.f}) {
+    float scale = most / steps;
+    for (int fits = 0; fits < 2; ++fits) {  // the second one by least squares
+      const Line line{scale, -8 * scale};
+      line.codes(x, codes);
+      if (const float error = line.error(x, codes); error < least) {
+        least = error;
+        best = scale;
+      }
+      float nn = 0, ns = 0;
+      for (size_t i = 0; i < kBlock; ++i) {
+        nn += (codes[i] - 8) * (codes[i] - 8);
+        ns += (codes[i] - 8) * x[i];
+      }
+      if (nn == 0) break;
+      scale = ns / nn;
+    }
+  }
+  if (!round_half(best, to)) return false;
+  Line{best, -8 * best}.codes(x, codes);
+  for (size_t i = 0; i < kBlock / 2; ++i) {
+    const auto low = static_cast<uint8_t>(codes[i]);
+    const auto high = static_cast<uint8_t>(codes[i + kBlock / 2]);
+    to[2 + i] = static_cast<std::byte>(low | high << 4);
+  }
+  return true;
+}
+
 bool round_q80(Block x, std::byte* to) {
   float most = 0;
   for (const float value : x) most = std::max(most, std::fabs(value));
@@ -112,14 +147,17 @@ bool round_q80(Block x, std::byte* to) {
 
 bool round_row(BlockType type, std::span<const float> values, std::byte* to) {
   TANDEM_CHECK(values.size() % kBlock == 0);
-  TANDEM_CHECK(type == BlockType::kQ41 || type == BlockType::kQ80);
-  const size_t bytes = type == BlockType::kQ41 ? 20 : 34;
+  const auto round = type == BlockType::kQ40   ? &round_q40
+                     : type == BlockType::kQ41 ? &round_q41
+                                               : &round_q80;
+  const size_t bytes = type == BlockType::kQ40 ? 18 : type == BlockType::kQ41 ? 20 : 34;
+  TANDEM_CHECK(type == BlockType::kQ40 || type == BlockType::kQ41 || type == BlockType::kQ80);
   for (size_t i = 0; i < values.size(); i += kBlock, to += bytes) {
     const Block block(&values[i], kBlock);
     if (!std::all_of(block.begin(), block.end(), [](float x) { return std::isfinite(x); })) {
       return false;
     }
-    if (!(type == BlockType::kQ41 ? round_q41(block, to) : round_q80(block, to))) return false;
+    if (!round(block, to)) return false;
   }
   return true;
 }

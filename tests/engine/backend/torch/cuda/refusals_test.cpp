@@ -62,10 +62,11 @@ TEST(DeviceRefusals, AnotherComputeCapability) {
 }
 
 TEST(DeviceRefusals, NoProductsInFp8) {
-  EXPECT_EQ(fp8_refusal(1, 8, 6),
-            absl::FailedPreconditionError(
-                "dtype: fp8; allowed: auto, fp32, bf16, fp16, fp64, int4, stored on cuda:1 of "
-                "compute capability 8.6 (fp8: 8.9 or above)"));
+  EXPECT_EQ(
+      fp8_refusal(1, 8, 6),
+      absl::FailedPreconditionError(
+          "dtype: fp8; allowed: auto, fp32, bf16, fp16, fp64, int4, q4_0, stored on cuda:1 of "
+          "compute capability 8.6 (fp8: 8.9 or above)"));
   EXPECT_FALSE(fp8_refusal(0, 7, 9).ok());
   for (const auto& [major, minor] : {std::pair{8, 9}, {9, 0}, {10, 0}, {12, 1}}) {
     EXPECT_TRUE(fp8_refusal(0, major, minor).ok());

@@ -280,6 +280,26 @@ TEST_F(InBlocks, AreLookedUp) {
   }
 }
 
+TEST_F(InBlocks, OfFourBitsAreKeptAsQ40AndOthersRounded) {
+  put("kept.weight", BlockType::kQ40, 32);
+  put("wide.weight", BlockType::kQ80, 32);
+  // Relative to the file's values.
+  const auto error = [&](const char* name, bool tokens) {
+    LinearSpec spec{{name}, {32}, kWide, false};
+    spec.tokens = tokens;
+    const at::Tensor token = at::arange(32, at::kInt).to(device_);
+    at::Tensor got = at::zeros({32, kWide}, at::device(device_));
+    load(spec, DType::kQ40).look_up(got, static_cast<const int32_t*>(token.const_data_ptr()));
+    const at::Tensor want = host(spec).weight();
+    return ((got.to(at::kCPU) - want).norm() / want.norm()).item<float>();
+  };
+  EXPECT_EQ(error("kept", false), 0);
+  EXPECT_EQ(error("kept", true), 0);
+  EXPECT_GT(error("wide", true), 0.05);  // Q4_1
+  EXPECT_GT(error("wide", false), 1.1 * error("wide", true));
+  EXPECT_LT(error("wide", false), 0.12);  // Q4_0
+}
+
 // Blocks of other types are expanded, and reported.
 TEST_F(InBlocks, OfTypesWithoutProductsAreExpanded) {
   const LinearSpec spec{{"k"}, {16}, kWide, false};

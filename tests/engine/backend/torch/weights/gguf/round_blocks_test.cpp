@@ -60,6 +60,27 @@ TEST(RoundBlocks, FourBitsAreMoreAccurateThanMinMax) {
   EXPECT_GT(ours, 0);
 }
 
+// Quantized with the largest magnitude as -8, as ggml's own Q4_0 does.
+std::vector<float> by_magnitude(const std::vector<float>& values) {
+  std::vector<float> to;
+  for (size_t b = 0; b < values.size(); b += kBlock) {
+    const auto begin = values.begin() + static_cast<ptrdiff_t>(b), end = begin + kBlock;
+    const auto smaller = [](float x, float y) { return std::fabs(x) < std::fabs(y); };
+    const float step = *std::max_element(begin, end, smaller) / -8;
+    for (auto i = begin; i < end; ++i) {
+      to.push_back(step * std::clamp(std::round(*i / step), -8.f, 7.f));
+    }
+  }
+  return to;
+}
+
+TEST(RoundBlocks, FourBitsWithoutMinimumAreMoreAccurateThanByMagnitude) {
+  const std::vector<float> values = normal(64 * kBlock, 1);
+  const double ours = squares_apart(values, rounded(BlockType::kQ40, values));
+  EXPECT_LT(ours, 0.95 * squares_apart(values, by_magnitude(values)));
+  EXPECT_GT(ours, squares_apart(values, rounded(BlockType::kQ41, values)));
+}
+
 TEST(RoundBlocks, EightBitsAreWithinHalfAStep) {
   const std::vector<float> values = normal(8 * kBlock, 2);
   const std::vector<float> back = rounded(BlockType::kQ80, values);
@@ -79,9 +100,12 @@ TEST(RoundBlocks, RepresentableValuesAreExact) {
   EXPECT_EQ(rounded(BlockType::kQ41, values), values);
   const std::vector<float> equal(kBlock, -3.5f), zeros(kBlock, 0.f);
   EXPECT_EQ(rounded(BlockType::kQ41, equal), equal);
-  for (const BlockType type : {BlockType::kQ41, BlockType::kQ80}) {
+  for (const BlockType type : {BlockType::kQ40, BlockType::kQ41, BlockType::kQ80}) {
     EXPECT_EQ(rounded(type, zeros), zeros);
   }
+  std::vector<float> steps;
+  for (size_t i = 0; i < kBlock; ++i) steps.push_back(0.5f * static_cast<float>(i % 16) - 4);
+  EXPECT_EQ(rounded(BlockType::kQ40, steps), steps);
   std::vector<float> whole;
   for (size_t i = 0; i < kBlock; ++i) whole.push_back(static_cast<float>(i) * 4 - 127 + 3);
   whole[0] = 127;
@@ -94,6 +118,7 @@ TEST(RoundBlocks, RejectsUnrepresentableValues) {
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -1e38f}) {
     std::vector<float> values = normal(kBlock, 3);
     values[7] = bad;
+    EXPECT_FALSE(round_row(BlockType::kQ40, values, to.data())) << bad;
     EXPECT_FALSE(round_row(BlockType::kQ41, values, to.data())) << bad;
     EXPECT_FALSE(round_row(BlockType::kQ80, values, to.data())) << bad;
   }
