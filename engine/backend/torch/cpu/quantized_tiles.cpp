@@ -89,14 +89,17 @@ HWY_INLINE FloatV fused(FloatV a, FloatV b, FloatV c) {
 #endif
 }
 
-// Codes of a unit, and dot products of four codes per column with four activations. Layout of the
-// activations: quantize_groups() in narrow_row.h.
-struct Portable {
-  static constexpr int kWords = 2;
+struct Unpacked {
   template <int Bits>
   HWY_INLINE static void codes(const uint8_t* at, int i, IntV& low, IntV& high) {
     unpack<Bits>(at, i, low, high);
   }
+};
+
+// Dot products of four codes per column with four activations. Layout of the activations:
+// quantize_groups() in narrow_row.h.
+struct Portable : Unpacked {
+  static constexpr int kWords = 2;
   HWY_INLINE static IntV add(IntV sum, IntV codes, const int32_t* x, int stride) {
     const Shorts d;
     const auto w = hn::BitCast(d, codes);
@@ -128,12 +131,8 @@ struct Portable {
 #if HWY_TARGET == HWY_AVX3
 // Highway has no target with VPDPBUSD (u8 x s8 dot products of four, added to int32).
 #define TANDEM_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
-struct Vnni {
+struct Vnni : Unpacked {
   static constexpr int kWords = 1;
-  template <int Bits>
-  HWY_INLINE static void codes(const uint8_t* at, int i, IntV& low, IntV& high) {
-    unpack<Bits>(at, i, low, high);
-  }
   // Not HWY_INLINE: always_inline would require that the caller has the same target attribute.
   TANDEM_VNNI static inline IntV add(IntV sum, IntV codes, const int32_t* x, int) {
     return IntV{_mm512_dpbusd_epi32(sum.raw, codes.raw, _mm512_set1_epi32(*x))};
@@ -212,7 +211,7 @@ HWY_INLINE void multiply_groups(const Tile& tile) {
   const uint8_t* codes = tile.codes;
   const uint8_t* ahead = tile.ahead;
   for (int64_t g = 0; g < tile.groups; ++g) {
-    // Three sums, scale, scale * sum. A word that is used as it is takes no vector instruction.
+    // Three sums, scale, scale * sum. Loads broadcast them without vector instructions.
     const int32_t* after = x + 8 * Dot::kWords * Rows;
     IntV sum[kHalves][kSlices][Rows];
     HWY_UNROLL(Rows)
