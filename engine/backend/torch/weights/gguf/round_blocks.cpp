@@ -13,61 +13,102 @@ namespace tandem {
 namespace {
 
 constexpr size_t kBlock = 32;
-using Block = std::span<const float, kBlock>;
-using Codes = std::array<float, kBlock>;  // integers
+constexpr size_t kBlocks = 8;  // rounded at a time, one in each lane
+
+// A vector type of the compiler: sums of each block keep their order, and so their bits.
+using Lanes = float __attribute__((vector_size(kBlocks * sizeof(float))));
+using Values = std::array<Lanes, kBlock>;
+
+Lanes least(Lanes a, Lanes b) { return b < a ? b : a; }
+Lanes most(Lanes a, Lanes b) { return b > a ? b : a; }
 
 // value = scale * code + minimum.
 struct Line {
-  float scale = 0;
-  float minimum = 0;
+  Lanes scale, minimum;
 
-  void codes(Block x, Codes& to) const {
-    const float inverse = scale == 0 ? 0 : 1 / scale;
+  void codes(const Values& x, Values& to) const {
+    constexpr float kWhole = 0x1.8p23f;  // floats of this size are integers
+    const Lanes inverse = scale == 0 ? Lanes{} : 1 / scale;
     for (size_t i = 0; i < kBlock; ++i) {
-      to[i] = std::clamp(std::nearbyint((x[i] - minimum) * inverse), 0.f, 15.f);
+      // In this order, NaN (from an infinite inverse) becomes 0.
+      const Lanes code = least(Lanes{} + 15, most(Lanes{}, (x[i] - minimum) * inverse));
+      to[i] = (code + kWhole) - kWhole;
     }
   }
-  float error(Block x, const Codes& codes) const {
-    float sum = 0;
+  Lanes error(const Values& x, const Values& codes) const {
+    Lanes sum{};
     for (size_t i = 0; i < kBlock; ++i) {
-      const float error = scale * codes[i] + minimum - x[i];
+      const Lanes error = scale * codes[i] + minimum - x[i];
       sum += error * error;
     }
     return sum;
   }
 };
 
-// Least squares fit through the points (code, x); returns `line` if all codes are equal.
-Line fit(Block x, const Codes& codes, const Line& line) {
-  float n = 0, nn = 0, s = 0, ns = 0;
+// Least squares fit through the points (code, x); `line` for a block whose codes are all equal.
+Line fit(const Values& x, const Values& codes, const Line& line) {
+  Lanes n{}, nn{}, s{}, ns{};
   for (size_t i = 0; i < kBlock; ++i) {
     n += codes[i];
     nn += codes[i] * codes[i];
     s += x[i];
     ns += codes[i] * x[i];
   }
-  const float spread = kBlock * nn - n * n;
-  if (spread <= 0) return line;
-  return {(kBlock * ns - n * s) / spread, (nn * s - n * ns) / spread};
+  const Lanes spread = kBlock * nn - n * n;
+  return {spread > 0 ? (kBlock * ns - n * s) / spread : line.scale,
+          spread > 0 ? (nn * s - n * ns) / spread : line.minimum};
 }
 
-Line best_line(Block x) {
-  const auto [least, most] = std::minmax_element(x.begin(), x.end());
-  Line best{(*most - *least) / 15, *least};
-  Codes codes;
+// The line of Q4_1.
+Line line_q41(const Values& x) {
+  Lanes low = x[0], high = x[0];
+  for (const Lanes& value : x) {
+    low = least(low, value);
+    high = most(high, value);
+  }
+  Line best{(high - low) / 15, low};
+  Values codes;
   best.codes(x, codes);
-  float error = best.error(x, codes);
+  Lanes error = best.error(x, codes);
   for (const float steps : {14.f, 14.5f, 15.f, 15.5f, 16.f}) {
-    const Line start{(*most - *least) / steps, *least};
+    const Line start{(high - low) / steps, low};
     start.codes(x, codes);
     const Line line = fit(x, codes, start);
     line.codes(x, codes);
-    if (const float e = line.error(x, codes); e < error) {
-      best = line;
-      error = e;
-    }
+    const Lanes e = line.error(x, codes);
+    best.scale = e < error ? line.scale : best.scale;
+    best.minimum = e < error ? line.minimum : best.minimum;
+    error = least(error, e);
   }
   return best;
+}
+
+// The line of Q4_0: value = scale * (code - 8).
+Line line_q40(const Values& x) {
+  Lanes largest{};  // by magnitude
+  for (const Lanes& value : x) {
+    largest = most(value, -value) > most(largest, -largest) ? value : largest;
+  }
+  Lanes best = largest / -8, error{};
+  error += std::numeric_limits<float>::infinity();
+  Values codes;
+  for (const float steps : {-9.f, -8.5f, -8.f, -7.75f, -7.5f, -7.25f, 7.f, 7.5f, 8.f}) {
+    Lanes scale = largest / steps;
+    for (int fits = 0; fits < 2; ++fits) {  // the second one by least squares
+      const Line line{scale, -8 * scale};
+      line.codes(x, codes);
+      const Lanes e = line.error(x, codes);
+      best = e < error ? scale : best;
+      error = least(error, e);
+      Lanes nn{}, ns{};
+      for (size_t i = 0; i < kBlock; ++i) {
+        nn += (codes[i] - 8) * (codes[i] - 8);
+        ns += (codes[i] - 8) * x[i];
+      }
+      scale = nn == 0 ? scale : ns / nn;
+    }
+  }
+  return {best, -8 * best};
 }
 
 // Rounds to fp16 and stores it. False: overflow.
@@ -84,54 +125,32 @@ bool round_half(float& number, std::byte* to) {
   return true;
 }
 
-bool round_q41(Block x, std::byte* to) {
-  Line line = best_line(x);
-  if (!round_half(line.scale, to) || !round_half(line.minimum, to + 2)) return false;
-  Codes codes;
-  line.codes(x, codes);
-  for (size_t i = 0; i < kBlock / 2; ++i) {
-    const auto low = static_cast<uint8_t>(codes[i]);
-    const auto high = static_cast<uint8_t>(codes[i + kBlock / 2]);
-    to[4 + i] = static_cast<std::byte>(low | high << 4);
+// Rounds up to kBlocks blocks of four-bit codes. False: a scale or minimum overflows fp16.
+bool round_4_bits(BlockType type, const Values& x, size_t blocks, std::byte* to) {
+  const bool minimum = type == BlockType::kQ41;
+  const size_t header = minimum ? 4 : 2, bytes = header + kBlock / 2;
+  Line line = minimum ? line_q41(x) : line_q40(x);
+  for (size_t block = 0; block < blocks; ++block) {
+    float scale = line.scale[block], low = line.minimum[block];
+    if (!round_half(scale, to + block * bytes)) return false;
+    if (minimum && !round_half(low, to + block * bytes + 2)) return false;
+    line.scale[block] = scale;
+    line.minimum[block] = minimum ? low : -8 * scale;
   }
-  return true;
-}
-
-// value = scale * (code - 8).
-bool round_q40(Block x, std::byte* to) {
-  float most = 0;  // of the largest magnitude
-  for (const float value : x) most = std::fabs(value) > std::fabs(most) ? value : most;
-  float best = most / -8, least = std::numeric_limits<float>::infinity();
-  Codes codes;
-  for (const float steps : {-9.f, -8.5f, -8.f, -7.75f, -7.5f, -7.25f, 7.f, 7.5f, 8.f}) {
-    float scale = most / steps;
-    for (int fits = 0; fits < 2; ++fits) {  // the second one by least squares
-      const Line line{scale, -8 * scale};
-      line.codes(x, codes);
-      if (const float error = line.error(x, codes); error < least) {
-        least = error;
-        best = scale;
-      }
-      float nn = 0, ns = 0;
-      for (size_t i = 0; i < kBlock; ++i) {
-        nn += (codes[i] - 8) * (codes[i] - 8);
-        ns += (codes[i] - 8) * x[i];
-      }
-      if (nn == 0) break;
-      scale = ns / nn;
+  Values codes;
+  line.codes(x, codes);
+  for (size_t block = 0; block < blocks; ++block) {
+    std::byte* const packed = to + block * bytes + header;
+    for (size_t i = 0; i < kBlock / 2; ++i) {
+      const auto first = static_cast<uint8_t>(codes[i][block]);
+      const auto second = static_cast<uint8_t>(codes[i + kBlock / 2][block]);
+      packed[i] = static_cast<std::byte>(first | second << 4);
     }
   }
-  if (!round_half(best, to)) return false;
-  Line{best, -8 * best}.codes(x, codes);
-  for (size_t i = 0; i < kBlock / 2; ++i) {
-    const auto low = static_cast<uint8_t>(codes[i]);
-    const auto high = static_cast<uint8_t>(codes[i + kBlock / 2]);
-    to[2 + i] = static_cast<std::byte>(low | high << 4);
-  }
   return true;
 }
 
-bool round_q80(Block x, std::byte* to) {
+bool round_q80(std::span<const float, kBlock> x, std::byte* to) {
   float most = 0;
   for (const float value : x) most = std::max(most, std::fabs(value));
   float scale = most / 127;
@@ -147,17 +166,26 @@ bool round_q80(Block x, std::byte* to) {
 
 bool round_row(BlockType type, std::span<const float> values, std::byte* to) {
   TANDEM_CHECK(values.size() % kBlock == 0);
-  const auto round = type == BlockType::kQ40   ? &round_q40
-                     : type == BlockType::kQ41 ? &round_q41
-                                               : &round_q80;
-  const size_t bytes = type == BlockType::kQ40 ? 18 : type == BlockType::kQ41 ? 20 : 34;
   TANDEM_CHECK(type == BlockType::kQ40 || type == BlockType::kQ41 || type == BlockType::kQ80);
-  for (size_t i = 0; i < values.size(); i += kBlock, to += bytes) {
-    const Block block(&values[i], kBlock);
-    if (!std::all_of(block.begin(), block.end(), [](float x) { return std::isfinite(x); })) {
-      return false;
+  if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) {
+    return false;
+  }
+  const auto bytes = static_cast<size_t>(find_block_format(static_cast<uint32_t>(type))->bytes);
+  for (size_t first = 0; first < values.size();) {
+    if (type == BlockType::kQ80) {
+      if (!round_q80(values.subspan(first).first<kBlock>(), to)) return false;
+      first += kBlock;
+      to += bytes;
+      continue;
     }
-    if (!round(block, to)) return false;
+    const size_t blocks = std::min(kBlocks, (values.size() - first) / kBlock);
+    Values x{};
+    for (size_t block = 0; block < blocks; ++block) {
+      for (size_t i = 0; i < kBlock; ++i) x[i][block] = values[first + block * kBlock + i];
+    }
+    if (!round_4_bits(type, x, blocks, to)) return false;
+    first += blocks * kBlock;
+    to += blocks * bytes;
   }
   return true;
 }

@@ -112,6 +112,29 @@ TEST(RoundBlocks, RepresentableValuesAreExact) {
   EXPECT_EQ(rounded(BlockType::kQ80, whole), whole);
 }
 
+TEST(RoundBlocks, EachBlockIsRoundedAlone) {
+  std::vector<float> values = normal(19 * kBlock, 4);
+  for (size_t i = 0; i < kBlock; ++i) values[3 * kBlock + i] = 0, values[5 * kBlock + i] *= 1e-6f;
+  for (const BlockType type : {BlockType::kQ40, BlockType::kQ41, BlockType::kQ80}) {
+    std::vector<float> alone;
+    for (size_t b = 0; b < values.size(); b += kBlock) {
+      const auto begin = values.begin() + static_cast<ptrdiff_t>(b);
+      const std::vector<float> block = rounded(type, {begin, begin + kBlock});
+      alone.insert(alone.end(), block.begin(), block.end());
+    }
+    EXPECT_EQ(rounded(type, values), alone);
+  }
+}
+
+TEST(RoundBlocks, TinyValuesBecomeZero) {  // the inverse of their scale is infinite
+  std::vector<float> values(kBlock, 1e-40f);
+  values[0] = 3e-40f;
+  const std::vector<float> zeros(kBlock, 0.f);
+  for (const BlockType type : {BlockType::kQ40, BlockType::kQ41}) {
+    EXPECT_EQ(rounded(type, values), zeros);
+  }
+}
+
 TEST(RoundBlocks, RejectsUnrepresentableValues) {
   std::vector<std::byte> to(34);
   for (const float bad :
