@@ -3,10 +3,12 @@
 
   scripts/check_includes.py [ROOT]
 
-A C++ module is a source folder, a Python module a package. Prints one line per violation; the exit
-status is then 1.
+A C++ module is a source folder, a Python module a package. Also checks that a file's includes reach
+the types that it names, which a unity build hides. Prints one line per violation; the exit status
+is then 1.
 """
 
+import collections
 import pathlib
 import re
 import sys
@@ -156,6 +158,57 @@ def check_file(path, text):
     return found
 
 
+COMMENT_OR_STRING = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""", re.DOTALL
+)
+# A type that a header offers: at the start of a line, and no mere declaration.
+OFFERED = re.compile(
+    r"^(?:enum class|enum|class|struct|using|concept)\s+(?:alignas\(\w+\)\s*)?(\w+)(?=[^;\n]*[{=:\n])",
+    re.MULTILINE,
+)
+# A name that a file knows: of a type, of a test or in a list of names (X-macro).
+KNOWN = re.compile(
+    r"\b(?:enum class|enum|class|struct|union|using|concept|typename)\s+(?:\[\[[^\]]*\]\]\s*|alignas\(\w+\)\s*)?(\w+)"
+    r"|\b(?:X|INSTANTIATE_TEST_SUITE_P)\((\w+)|\bTEST\w*\((\w+), (\w+)"
+)
+NAMED = re.compile(r"(?<![\w:.>])[A-Z]\w+")
+
+
+def unreached(files):
+    """Types that a file names although no header that it includes, directly or not, declares them."""
+    included = {
+        path: [header for _, header in INCLUDE.findall(text) if header in files]
+        for path, text in files.items()
+    }
+    code = {path: COMMENT_OR_STRING.sub(" ", INCLUDE.sub("", text)) for path, text in files.items()}
+    known = {
+        path: {name for names in KNOWN.findall(text) for name in names}
+        for path, text in code.items()
+    }
+    offered = collections.defaultdict(list)
+    for path, text in code.items():
+        if path.endswith(".h") and not path.startswith("tests/"):
+            for name in OFFERED.findall(text):
+                offered[name].append(path)
+    found = []
+    for path, text in code.items():
+        reached, todo = {path}, [path]
+        while todo:
+            new = set(included[todo.pop()]) - reached
+            reached |= new
+            todo += new
+        _, allowed = rules_for(path)
+        names = set(NAMED.findall(text)) - set().union(*(known[header] for header in reached))
+        for name in sorted(names & offered.keys()):
+            # Headers of other modules have equal names.
+            headers = [header for header in offered[name] if module_of(header) in allowed]
+            if headers:
+                line = re.search(rf"\b{name}\b", files[path])
+                at = files[path].count("\n", 0, line.start()) + 1
+                found.append(f"{path}:{at}: {name} needs {' or '.join(headers)}")
+    return found
+
+
 def check_python(path, text):
     package = path.split("/")[0]
     return [
@@ -167,7 +220,7 @@ def check_python(path, text):
 
 def check(root):
     """All violations below `root`, and the number of checked files."""
-    found, count = [], 0
+    found, count, files = [], 0, {}
     for folder in ("engine", "server", "client", "tests"):
         for path in sorted((root / folder).rglob("*")):
             relative = path.relative_to(root).as_posix()
@@ -177,7 +230,9 @@ def check(root):
                 found.append(f"{relative}:1: not in a module of scripts/check_includes.py")
                 continue
             count += 1
-            found += check_file(relative, path.read_text(encoding="utf-8"))
+            files[relative] = path.read_text(encoding="utf-8")
+            found += check_file(relative, files[relative])
+    found += unreached(files)
     for folder in PYTHON:
         for path in sorted((root / folder).rglob("*.py")):
             count += 1

@@ -52,6 +52,18 @@ class CheckIncludesTest(unittest.TestCase):
             "engine/backend/torch/a.h", '"engine/backend/fake/fake.h"', "engine/backend/fake"
         )
 
+    def test_types_are_reached(self):
+        files = {
+            "engine/base/kind.h": "enum class Kind {\n  kOne\n};\nclass Other;\n",
+            "engine/base/user.h": '#include "engine/base/kind.h"\nstruct User {\n  Kind kind;\n};\n',
+            "engine/text/a.cpp": "// A User.\nUser user{v1::Kind()};\n",
+            "engine/text/b.cpp": '#include "engine/base/user.h"\nKind kind = User().kind;\n',
+            "engine/text/c.cpp": "struct User;\nOther* other;\nUser* user;\n",
+        }
+        self.assertEqual(
+            check_includes.unreached(files), ["engine/text/a.cpp:1: User needs engine/base/user.h"]
+        )
+
     def test_methods_have_no_mutations(self):
         header = '"engine/base/mutation.h"'
         self.assert_violation("engine/decode/a.h", header, "mutations")

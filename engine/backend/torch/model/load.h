@@ -16,6 +16,7 @@
 #include "engine/backend/torch/ops.h"
 #include "engine/backend/torch/weights/decoder_layout.h"
 #include "engine/backend/torch/weights/tensor_source.h"
+#include "engine/base/config.h"
 
 namespace tandem {
 
