@@ -105,11 +105,9 @@ Task<void> bita(Gen g, BitaParams a) {
   warp.vocab = draft_ids(warp, a.draft_vocabulary.value_or(0));
   Predicted predicted;
   for (;;) {
-    BitaTree tree = size.tree().clipped(predicted.counts(), g.remaining());
-    const double before = g.stats().share_seconds;
+    BitaTree tree = size.tree(g.load(L)).clipped(predicted.counts(), g.remaining());
     co_await g.round({{L, g.missing(L) + tree.rows()}});
     Pass p = g.catch_up(L);
-    const bool caught_up = p.add.size() > 1;
     const TreeRows rows = add_tree(std::move(tree), predicted.tokens, &p);
     p.reading(g.draw(rows.nodes));
     if (!rows.masks.empty()) p.reading(read_masks(rows.masks, a.num_candidates, warp));
@@ -117,8 +115,7 @@ Task<void> bita(Gen g, BitaParams a) {
 
     Walk w = verify(g, rows, predicted, r, &size);
     predicted = predict(rows, w.node, std::span<const Out>(r.row).subspan(rows.nodes.size()));
-    size.observe_round(rows.tree.rows(), static_cast<int>(w.out.size()),
-                       g.stats().share_seconds - before, caught_up);
+    size.observe_round(rows.tree, static_cast<int>(w.out.size()));
     g.retain(L.cache, w.path);
     const int64_t accepted = g.stats().small_tokens;
     const bool ended = g.emit(std::move(w.out));

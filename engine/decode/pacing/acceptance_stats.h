@@ -1,14 +1,12 @@
 // Statistics that the requests of a deployment share. A new request begins with them.
 #pragma once
 
-#include <bit>
-#include <map>
+#include <algorithm>
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/decode/pacing/cost_model.h"
 #include "engine/decode/pacing/draft_acceptance.h"
-#include "engine/decode/pacing/exploration.h"
 #include "engine/decode/pacing/mask_acceptance.h"
 #include "engine/decode/pacing/saved_numbers.h"
 
@@ -91,33 +89,33 @@ struct DraftStats {
   }
 };
 
-// Of TreeSize. Costs depend on the number of concurrent requests: rows that are free in a batch of
-// one may cost as much as a token in a batch of eight. Devices, context lengths and other methods
-// are not distinguished: costs are those of recent rounds of any of them.
+// Of TreeSize.
 struct TreeStats {
   static constexpr int kMost = 16;          // masks and candidates
   static constexpr double kMemory = 0.995;  // of a token
   static constexpr int kTrial = 3;          // rounds: the first one has masks alone
-  static constexpr int kPlainEvery = 128;   // rounds with rows: a plain one loses their predictions
-
-  struct Load {
-    CostModel cost;
-    Exploration exploration{kTrial, kPlainEvery};
-  };
-  Load& load() { return loads[std::bit_width(static_cast<unsigned>(streams))]; }
+  // Rounds of each request from one without rows to the next, and until the first one. They show
+  // the time of a batch without rows, but lose the predictions.
+  static constexpr int kPlainEvery = 128, kFirstPlain = 4;
+  static constexpr double kFirstUnspent = 4, kMostUnspent = 16;  // of a new deployment, and most
 
   MaskAcceptance acceptance{kMost, kMost, nullptr, kMemory};
-  AcceptanceEstimator yield;       // tokens of recent trees, per token expected of them
-  int streams = 0;                 // requests that use this now
-  std::map<int, Load> loads = {};  // by streams: 0, 1, 2-3, 4-7 ...
+  AcceptanceEstimator yield;  // accepted tokens of recent trees, per token expected of them
+  // Time left for trees that do not seem to pay, in batches of one row.
+  double unspent = kFirstUnspent;
+  int streams = 0;     // requests that use this now
+  int64_t rounds = 0;  // of all of them
 
+  // Returns true for a round without rows. Requests that decode together have it in one batch.
+  bool begin_round() {
+    const int64_t round = rounds++ / std::max(1, streams);
+    return round % kPlainEvery == kFirstPlain;
+  }
+  void earn(double batches) { unspent = std::min(kMostUnspent, unspent + batches); }
   void visit(SavedNumbers* saved) {
     acceptance.visit(saved);
     yield.visit(saved);
-    saved->visit(&loads, size_t{32}, 32, [&](Load* load) {
-      load->cost.visit(saved);
-      load->exploration.visit(saved);
-    });
+    saved->visit(&unspent, 0, kMostUnspent);
   }
 };
 
