@@ -222,6 +222,9 @@ class DraftPolicy {
     }
     return at_once(chained_drafts(g_, drafter_, gamma_));
   }
+  void end_drafts() {
+    if (stopping_) stopping_->end_drafts();
+  }
   void end_round(int drafted, int accepted) {
     if (stopping_) {
       stopping_->end_round(accepted);
@@ -291,6 +294,7 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
     policy.begin_round();
     co_await g.round(policy.needs());
     Drafts drafts = co_await policy.draft();
+    policy.end_drafts();
     const int drafted = drafts.size();
     const Verified verified = co_await verify_drafts(g, std::move(drafts), Source::kSmall);
     policy.end_round(drafted, verified.accepted);

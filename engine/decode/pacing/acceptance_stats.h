@@ -67,6 +67,7 @@ struct DraftStats {
   int since_peak = 0;     // rounds
   int willing = 0;        // of `streams`, those for which the small model pays if all use it
   int drafting = 0;       // of `streams`, those whose small model may draft
+  int active = 0;         // of `drafting`, those whose drafts of this round are not complete
 
   // Updates peak_streams: a client whose request has ended may send the next one soon.
   void begin_round() {

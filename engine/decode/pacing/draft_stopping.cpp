@@ -47,6 +47,7 @@ DraftStopping::DraftStopping(int most, std::shared_ptr<AcceptanceStats> stats, B
 DraftStopping::~DraftStopping() {
   be_willing(false);
   use_small(false);
+  be_active(false);
   --shared_.streams;
   if (made_ == 0) return;
   const bool first = shared_.answer <= 0;
@@ -60,6 +61,11 @@ DraftStopping::~DraftStopping() {
 void DraftStopping::use_small(bool on) {
   shared_.drafting += (on ? 1 : 0) - (may_draft_ ? 1 : 0);
   may_draft_ = on;
+}
+
+void DraftStopping::be_active(bool on) {
+  shared_.active += (on ? 1 : 0) - (active_ ? 1 : 0);
+  active_ = on;
 }
 
 void DraftStopping::be_willing(bool on) {
@@ -194,7 +200,7 @@ void DraftStopping::begin_round(const Round& round) {
   reads_on_ = may_draft_;
   use_small(could && (trial_ > 0 || begins()));
   on_trial_ = on_trial_ && may_draft_ && alone();
-  sharing_ = together(std::max(1, shared_.drafting));
+  be_active(may_draft_);
   if (!may_draft_) expect(shared_.without_small);
 }
 
@@ -219,7 +225,7 @@ bool DraftStopping::may_begin() const {
 bool DraftStopping::masks_pay() {
   const double lost = seconds_of_small(kParallelRows * sharing_) -
                       (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(sharing_);
-  const bool tries = may_draft_ && alone() && is_uncertain(DraftAcceptance::kNextParallel);
+  const bool tries = may_draft_ && is_uncertain(DraftAcceptance::kNextParallel);
   return lost < 0 || (tries && take(lost));
 }
 
@@ -315,6 +321,9 @@ DraftStopping::Next DraftStopping::next(Matched by, float parallel) {
   if (count >= most_) return Next::kStop;
   if (trial_ > 0 && count == 0) return Next::kSmall;
   const bool may_draft = may_draft_ && count < kMostOfSmall;
+  // The first passes of a round have one batch. Later on, some requests have completed their
+  // drafts, and wait.
+  sharing_ = std::max(1, passes_ == 0 ? shared_.drafting : shared_.active);
   const double probability = rate(DraftAcceptance::next(context()));
   double small = may_draft ? gain_of_small(probability, parallel) : -1;
   // The next copy would leave the small model behind again.

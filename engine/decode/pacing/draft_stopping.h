@@ -54,6 +54,8 @@ class DraftStopping {
   DraftStopping& operator=(const DraftStopping&) = delete;
 
   void begin_round(const Round& round);
+  // The drafts of this round are complete.
+  void end_drafts() { be_active(false); }
   // The small model may draft in this round. Before the first round: it reads the prompt.
   bool may_draft() const { return may_draft_; }
   bool parallel() const { return parallel_; }  // with mask tokens
@@ -94,6 +96,7 @@ class DraftStopping {
   double catch_up() const;  // seconds
   void be_willing(bool on);
   void use_small(bool on);
+  void be_active(bool on);
   bool goes_on();
   double lost(int tokens) const;  // seconds
   bool explores_small(const RecentRounds& with);
@@ -142,6 +145,7 @@ class DraftStopping {
   int pass_rows_ = 0;        // of these
   int of_pass_ = 0;          // tokens of the last one
   bool may_draft_ = false, parallel_ = false;
+  bool active_ = false;    // may have another pass of the small model
   bool further_ = false;   // one draft more than pays
   bool reads_on_ = false;  // the small model was in use before this round
 };

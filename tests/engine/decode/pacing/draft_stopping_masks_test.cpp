@@ -26,6 +26,31 @@ TEST(DraftStopping, ExpectsDraftsOfMaskTokens) {
   EXPECT_TRUE(drafts(By::kParallel));
 }
 
+// The first predictions of a server may be wrong by chance, also where requests decode together.
+TEST(DraftStopping, TriesMaskTokensWhileLittleIsKnown) {
+  const auto parallel = [](int observations) {
+    Device device({0.3, 0.02});
+    device.small = BatchTime();
+    for (int rows = 1; rows <= 16; ++rows) device.small.observe(rows, 0.3 + 0.02 * (rows - 1));
+    const auto stats = std::make_shared<AcceptanceStats>();
+    stats->drafts.with_small = {40, 120, 80, 80, 80};
+    for (int i = 0; i < observations; ++i) {
+      stats->drafts.acceptance.observe(DraftAcceptance::kNextParallel, i % 5 == 4, 1);
+    }
+    DraftStopping one(8, stats, By::kParallel), other(8, stats, By::kParallel);
+    DraftStopping::Round round = device.round(1000);
+    round.large.sequences = round.small.sequences = 2;
+    one.begin_round(round);
+    one.end_round(0);
+    other.begin_round(round);
+    one.begin_round(round);
+    EXPECT_TRUE(one.may_draft());
+    return one.parallel();
+  };
+  EXPECT_TRUE(parallel(5));
+  EXPECT_FALSE(parallel(100));
+}
+
 // A small model with a mask, which predicts `predicted` of its tokens, with confidence 0.6;
 // a verified parallel draft is accepted as often as the small model's own token would be.
 struct Masked {

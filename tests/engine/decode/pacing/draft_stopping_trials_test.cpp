@@ -142,6 +142,33 @@ TEST(DraftStopping, LearnsHowManyPassesShareABatch) {
   EXPECT_LT(drafts(1), 150);
 }
 
+// A request whose drafts are complete waits for the others. Their further passes have batches of
+// their own.
+TEST(DraftStopping, FurtherPassesAreSharedByRequestsThatDraftOn) {
+  const Device device({0.3, 0.02});
+  const auto stats = std::make_shared<AcceptanceStats>();
+  stats->drafts.with_small = {40, 120, 80, 80, 80};
+  stats->drafts.unspent = 0;
+  for (int i = 0; i < 100; ++i) {
+    for (const int before : {DraftAcceptance::kAfterAll, DraftAcceptance::small(0.9F)}) {
+      stats->drafts.acceptance.observe(DraftAcceptance::next(before), i % 10 > 0, 1);
+    }
+  }
+  DraftStopping one(8, stats, By::kSmall), other(8, stats, By::kSmall);
+  DraftStopping::Round round = device.round(1000);
+  round.large.sequences = round.small.sequences = 2;
+  for (DraftStopping* stopping : {&one, &other, &one}) stopping->begin_round(round);
+  for (DraftStopping* stopping : {&one, &other}) {
+    ASSERT_EQ(stopping->next(0), DraftStopping::Next::kSmall);
+    stopping->observe_pass(1, 2);
+    ASSERT_TRUE(stopping->add_small(0.9F));
+  }
+  EXPECT_EQ(one.next(0), DraftStopping::Next::kSmall);
+  other.end_drafts();
+  EXPECT_EQ(one.next(0), DraftStopping::Next::kStop);
+  EXPECT_EQ(stats->drafts.active, 1);
+}
+
 // The first drafts are rejected, and all later ones would be accepted.
 TEST(DraftStopping, AFewRejectionsAtTheStartDoNotEndTheUseOfTheSmallModel) {
   const Device device({0.3, 0.05});
