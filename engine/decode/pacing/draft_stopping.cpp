@@ -221,12 +221,13 @@ bool DraftStopping::may_begin() const {
   return may_draft_ || shared_.drafting == 0 || shared_.with_small.rounds >= kKnown;
 }
 
-// A pass with mask tokens makes as many tokens as is expected.
+// A pass with mask tokens makes as many tokens as is expected, if all requests have them. While
+// little is known, a request tries them alone.
 bool DraftStopping::masks_pay() {
-  const double lost = seconds_of_small(kParallelRows * sharing_) -
-                      (1 + rate(DraftAcceptance::kNextParallel)) * seconds_of_small(sharing_);
-  const bool tries = may_draft_ && is_uncertain(DraftAcceptance::kNextParallel);
-  return lost < 0 || (tries && take(lost));
+  const double tokens = 1 + rate(DraftAcceptance::kNextParallel);
+  if (seconds_of_small(kParallelRows * sharing_) < tokens * seconds_of_small(sharing_)) return true;
+  const double more = seconds_of_small(kParallelRows - 1 + sharing_) - seconds_of_small(sharing_);
+  return may_draft_ && is_uncertain(DraftAcceptance::kNextParallel) && take(more);
 }
 
 // At the speed without the small model, a round would begin with its draft. Else no draft would be
