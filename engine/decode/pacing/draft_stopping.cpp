@@ -322,8 +322,8 @@ DraftStopping::Next DraftStopping::next(Matched by, float parallel) {
   if (count >= most_) return Next::kStop;
   if (trial_ > 0 && count == 0) return Next::kSmall;
   const bool may_draft = may_draft_ && count < kMostOfSmall;
-  // The first passes of a round have one batch. Later on, some requests have completed their
-  // drafts, and wait.
+  // The first pass of a round is shared by all requests that draft. Later on, some have completed
+  // their drafts, and wait.
   sharing_ = std::max(1, passes_ == 0 ? shared_.drafting : shared_.active);
   const double probability = rate(DraftAcceptance::next(context()));
   double small = may_draft ? gain_of_small(probability, parallel) : -1;
