@@ -7,6 +7,9 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
 
 #include "engine/backend/torch/cpu/targets.h"
 #include "tests/engine/backend/torch/cpu/numbers.h"
@@ -125,6 +128,59 @@ TEST_P(NarrowRowOn, ZerosAndTinyValuesBecomeZeros) {
     std::vector<int16_t> wide(70, 1);
     EXPECT_TRUE(std::isfinite(cpu::quantize_row(wide.data(), from.data(), 70)));
     EXPECT_EQ(wide, std::vector<int16_t>(70, 0));
+  }
+}
+
+// Words of a row, and a guard.
+std::vector<int32_t> grouped(const float* from, int64_t n) {
+  std::vector<int32_t> row(static_cast<size_t>(n / 32 * cpu::quantized_words()) + 1, 77);
+  cpu::quantize_groups(row.data(), from, n);
+  EXPECT_EQ(row.back(), 77);
+  row.pop_back();
+  return row;
+}
+
+TEST_P(NarrowRowOn, GroupsAreIndependent) {
+  for (const float special : {1e-31f, kNan, -kInfinity, 3e38f}) {
+    for (size_t at = 0; at < 11; ++at) {
+      auto from = as<float>(random_numbers(11 * 32, at));
+      for (int i = 0; i < 11 * 32; ++i) from[static_cast<size_t>(i)] *= std::ldexp(1.f, i / 32);
+      std::fill_n(from.begin() + static_cast<int64_t>(32 * at), 32, special);
+      const std::vector<int32_t> all = grouped(from.data(), std::ssize(from));
+      for (size_t g = 0; g < 11; ++g) {
+        const std::vector<int32_t> one = grouped(from.data() + 32 * g, 32);
+        EXPECT_TRUE(std::equal(one.begin(), one.end(), all.begin() + std::ssize(one) * g))
+            << special << " at " << at << ", group " << g;
+      }
+    }
+  }
+}
+
+// Codes, sums and scale of four groups and of one.
+TEST_P(NarrowRowOn, GroupsRoundToNearest) {
+  auto from = as<float>(random_numbers(5 * 32, 5));
+  for (size_t i = 0; i < from.size(); i += 32) from[i] = 127;  // a scale of 1
+  from[1] = 2.5f, from[2] = -3.5f, from[3] = -126.75f;         // ties to even
+  const std::vector<int32_t> row = grouped(from.data(), std::ssize(from));
+  for (size_t g = 0; g < 5; ++g) {
+    const int32_t* words = row.data() + g * static_cast<size_t>(cpu::quantized_words());
+    const int32_t* end = words + cpu::quantized_words();
+    std::vector<int> codes;
+    for (size_t i = 0; i < 32; ++i) {
+      const size_t pair = i % 2 + i / 4 * 2;  // of elements 0 and 2, or 1 and 3
+      codes.push_back(cpu::multiplies_fours()
+                          ? reinterpret_cast<const int8_t*>(words)[i]
+                          : reinterpret_cast<const int16_t*>(words + pair)[i / 2 % 2]);
+      EXPECT_EQ(codes.back(), std::lrint(from[32 * g + i])) << g << " at " << i;
+    }
+    const int first = std::accumulate(codes.begin(), codes.begin() + 16, 0);
+    const int sum = std::accumulate(codes.begin(), codes.end(), 0);
+    EXPECT_EQ(std::bit_cast<float>(end[-2]), 1) << g;
+    EXPECT_EQ(std::bit_cast<float>(end[-1]), static_cast<float>(sum)) << g;
+    if (cpu::quantized_words() == 12) continue;
+    EXPECT_EQ(end[-5], -32 * first) << g;
+    EXPECT_EQ(end[-4], -32 * (sum - first)) << g;
+    EXPECT_EQ(end[-3], -16 * sum) << g;
   }
 }
 
