@@ -26,7 +26,7 @@ bool use_bf16();
 
 // Whether weights that come from memory are prefetched into the L2 cache, and again from there into
 // the L1 cache. On Intel's processors, which have few buffers for lines on their way to L1, this is
-// faster than once into the L1 cache. On AMD's Zen 5 it takes 4 to 9 % longer.
+// faster than once into the L1 cache. On AMD's Zen 5 it was not faster.
 bool prefetches_two_levels();
 
 // Whether the target in use multiplies bytes (AVX2, and AVX3_VNNI or better; plain AVX3 does not).

@@ -160,7 +160,7 @@ TEST_P(NarrowRowOn, GroupsAreIndependent) {
 TEST_P(NarrowRowOn, GroupsRoundToNearest) {
   auto from = as<float>(random_numbers(5 * 32, 5));
   for (size_t i = 0; i < from.size(); i += 32) from[i] = 127;  // a scale of 1
-  from[1] = 2.5f, from[2] = -3.5f, from[3] = -126.75f;         // ties to even
+  from[1] = 2.5f, from[2] = -3.5f, from[3] = -126.75f;         // two ties
   const std::vector<int32_t> row = grouped(from.data(), std::ssize(from));
   for (size_t g = 0; g < 5; ++g) {
     const int32_t* words = row.data() + g * static_cast<size_t>(cpu::quantized_words());
