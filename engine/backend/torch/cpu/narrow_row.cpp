@@ -172,10 +172,10 @@ HWY_INLINE GroupByteV rounded(const float* from, GroupV scale, GroupV last_scale
 // Words after the codes of a group: sums, scale, scale * sum.
 constexpr int kAfter = 5;
 
-// Four groups of 32 numbers, [..][group].
+// Four groups of 32 numbers.
 struct FourGroups {
-  HWY_ALIGN int8_t codes[4][32];
-  HWY_ALIGN int32_t after[kAfter][4];
+  HWY_ALIGN int8_t codes[4 * 32];
+  HWY_ALIGN int32_t after[kAfter][4];  // [..][group]
 };
 
 // quantize_group() of four groups, in less time. Returns false if it would not divide by the
@@ -194,20 +194,20 @@ HWY_INLINE bool quantize_four_groups(FourGroups& to, const float* from) {
   const auto inverse = hn::Div(hn::Set(d, 127), max);
   const GroupV scales[4] = {hn::Broadcast<0>(inverse), hn::Broadcast<1>(inverse),
                             hn::Broadcast<2>(inverse), hn::Broadcast<3>(inverse)};
-  HWY_ALIGN int32_t sums[4][2][4];  // of 16 codes; the first of four elements
+  HWY_ALIGN int32_t sums[4 * 8];  // of 16 codes; each fourth element
   for (size_t i = 0; i < 128; i += 4 * kGroupLanes) {
     const auto codes = rounded(from + i, scales[i / 32], scales[(i + 2 * kGroupLanes) / 32]);
-    hn::Store(codes, bytes, to.codes[0] + i);
+    hn::Store(codes, bytes, to.codes + i);
     // Sums of eight bytes from 0 to 254, then of the 16 of a block.
     const auto above = hn::BitCast(magnitudes, hn::Add(codes, hn::Set(bytes, 127)));
     const auto eights = hn::BitCast(di, hn::SumsOf8(above));
     const auto sixteens = hn::Add(eights, hn::Shuffle1032(eights));
-    hn::Store(hn::Sub(sixteens, hn::Set(di, 16 * 127)), di, sums[0][0] + i / 4);
+    hn::Store(hn::Sub(sixteens, hn::Set(di, 16 * 127)), di, sums + i / 4);
   }
   HWY_ALIGN int32_t of_first[4], of_last[4];
   for (int g = 0; g < 4; ++g) {
-    of_first[g] = sums[g][0][0];
-    of_last[g] = sums[g][1][0];
+    of_first[g] = sums[8 * g];
+    of_last[g] = sums[8 * g + 4];
   }
   const hn::CappedTag<int32_t, 4> four;
   const hn::RebindToFloat<decltype(four)> df;
@@ -254,10 +254,11 @@ HWY_INLINE int32_t* write_codes(int32_t* to, const int8_t* codes, bool fours) {
 
 // Writes the g-th of four groups. Returns its end.
 HWY_INLINE int32_t* write_group(int32_t* to, const FourGroups& four, int g, bool fours) {
-  to = write_codes(to, four.codes[g], fours);
+  const int8_t* const codes = four.codes + 32 * g;
+  to = write_codes(to, codes, fours);
 #if HWY_TARGET == HWY_AVX2
-  *to++ = sum_in_halves(four.codes[g]);
-  *to++ = sum_in_halves(four.codes[g] + 16);
+  *to++ = sum_in_halves(codes);
+  *to++ = sum_in_halves(codes + 16);
   for (int i = 3; i < kAfter; ++i) *to++ = four.after[i][g];
 #else
   for (int i = 0; i < kAfter; ++i) *to++ = four.after[i][g];
@@ -293,7 +294,7 @@ void quantize_in_groups(int32_t* to, const float* from, int64_t n, bool fours) {
     if (end - from < 128 || !quantize_four_groups(four, from)) {
       groups = 1;
       int32_t sums[2];
-      const float scale = quantize_group(four.codes[0], from, sums);
+      const float scale = quantize_group(four.codes, from, sums);
       const int32_t sum = sums[0] + sums[1];
       const int32_t after[] = {-32 * sums[0], -32 * sums[1], -16 * sum,
                                std::bit_cast<int32_t>(scale),
