@@ -15,6 +15,7 @@
 #include "engine/backend/torch/cpu/activation-inl.h"
 #include "engine/backend/torch/cpu/quantized_avx2-inl.h"
 #include "engine/backend/torch/cpu/quantized_unit-inl.h"
+#include "engine/backend/torch/cpu/quantized_vnni-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -32,6 +33,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // several groups.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kMaxRows = 16;
+// With VNNI, both units of a panel are multiplied with more rows (quantized_vnni-inl.h).
+constexpr int kMaxRowsOfUnit = 8;
 #elif HWY_TARGET == HWY_EMU128  // a reference; each row count takes seconds to compile
 constexpr int kMaxRows = 1;
 #else
@@ -89,17 +92,14 @@ HWY_INLINE FloatV fused(FloatV a, FloatV b, FloatV c) {
 #endif
 }
 
-struct Unpacked {
+// Dot products of four codes per column with four activations. Layout of the activations:
+// quantize_groups() in narrow_row.h.
+struct Portable {
+  static constexpr int kWords = 2;
   template <int Bits>
   HWY_INLINE static void codes(const uint8_t* at, int i, IntV& low, IntV& high) {
     unpack<Bits>(at, i, low, high);
   }
-};
-
-// Dot products of four codes per column with four activations. Layout of the activations:
-// quantize_groups() in narrow_row.h.
-struct Portable : Unpacked {
-  static constexpr int kWords = 2;
   HWY_INLINE static IntV add(IntV sum, IntV codes, const int32_t* x, int stride) {
     const Shorts d;
     const auto w = hn::BitCast(d, codes);
@@ -127,48 +127,6 @@ struct Portable : Unpacked {
 #endif
   }
 };
-
-#if HWY_TARGET == HWY_AVX3
-// Highway has no target with VPDPBUSD (u8 x s8 dot products of four, added to int32).
-#define TANDEM_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
-struct Vnni : Unpacked {
-  static constexpr int kWords = 1;
-  // Not HWY_INLINE: always_inline would require that the caller has the same target attribute.
-  TANDEM_VNNI static inline IntV add(IntV sum, IntV codes, const int32_t* x, int) {
-    return IntV{_mm512_dpbusd_epi32(sum.raw, codes.raw, _mm512_set1_epi32(*x))};
-  }
-};
-
-// With GFNI, one instruction moves any bits of a byte.
-#define TANDEM_GFNI __attribute__((target(HWY_TARGET_STR ",avx512vnni,gfni")))
-struct Gfni : Vnni {
-  template <int Bits>
-  TANDEM_GFNI static inline void codes(const uint8_t* at, int i, IntV& low, IntV& high) {
-    if constexpr (Bits == 8) return unpack<Bits>(at, i, low, high);
-    const IntV both = load_bytes(at + 64 * i);
-    low = hn::And(both, all_bytes(15));
-    high = moved(both, 4, 0, 4);
-    if constexpr (Bits == 5) {
-      const IntV fifths = load_bytes(at + 256);
-      low = hn::Or(low, moved(fifths, i, 4, 1));
-      high = hn::Or(high, moved(fifths, 4 + i, 4, 1));
-    } else if constexpr (Bits == 6) {
-      low = hn::Or(low, moved(load_bytes(at + 256), 2 * i, 4, 2));
-      high = hn::Or(high, moved(load_bytes(at + 320), 2 * i, 4, 2));
-    }
-  }
-
- private:
-  // Moves `count` bits of each byte from bit `from` to bit `to`. The other bits are zero. The
-  // numbers are known after unrolling.
-  TANDEM_GFNI static inline IntV moved(IntV v, int from, int to, int count) {
-    uint64_t matrix = 0;  // byte 7 - i: a mask of the bit that becomes bit i
-    for (int k = 0; k < count; ++k) matrix |= uint64_t{1} << (from + k) << 8 * (7 - to - k);
-    return IntV{
-        _mm512_gf2p8affine_epi64_epi8(v.raw, _mm512_set1_epi64(static_cast<int64_t>(matrix)), 0)};
-  }
-};
-#endif
 
 // Adds the products of 32 inputs of a slice. low, high: sums of the first and the last 16 inputs,
 // or both the same. codes: at the slice's first column; x: [8][Dot::kWords][Rows].
@@ -297,50 +255,88 @@ using Multiply = void (*)(const Tile&);
 
 template <QuantType Type, int... Rows>
 Multiply pick(int rows, std::integer_sequence<int, Rows...>) {
-#if HWY_TARGET == HWY_AVX3
-  static constexpr Multiply gfni[] = {&multiply_gfni<Type, Rows + 1>...};
-  if (use_gfni()) return gfni[rows - 1];
-  static constexpr Multiply vnni[] = {&multiply_vnni<Type, Rows + 1>...};
-  if (use_vnni()) return vnni[rows - 1];
-#endif
   static constexpr Multiply all[] = {&multiply<Type, Rows + 1>...};
   return all[rows - 1];
 }
+#if HWY_TARGET == HWY_AVX3
+template <QuantType Type, int... Rows>
+Multiply pick_vnni(int rows, std::integer_sequence<int, Rows...>) {
+  static constexpr Multiply gfni[] = {&multiply_gfni<Type, Rows + 1>...};
+  if (use_gfni()) return gfni[rows - 1];
+  static constexpr Multiply vnni[] = {&multiply_vnni<Type, Rows + 1>...};
+  return vnni[rows - 1];
+}
+#endif
 template <QuantType Type>
 Multiply pick(int rows) {
+#if HWY_TARGET == HWY_AVX3
+  if (use_vnni()) {
+    return pick_vnni<Type>(rows, std::make_integer_sequence<int, kMaxRowsOfUnit>());
+  }
+#endif
   return pick<Type>(rows, std::make_integer_sequence<int, kMaxRows>());
 }
 
 #endif
 
-// Multiplies a unit of `groups` groups of inputs with n groups of rows. tiles: [n], with rows, x,
-// totals and ahead.
+using MultiplyBoth = void (*)(const Tile (*)[2], int64_t);
+
+// Null: units are multiplied one after the other.
 template <QuantType Type>
-HWY_NOINLINE void multiply_unit(const uint8_t* unit, size_t codes_at, int64_t groups, Tile* tiles,
-                                int64_t n) {
+MultiplyBoth pick_both([[maybe_unused]] int64_t rows) {
+#if HWY_TARGET == HWY_AVX3
+  if (rows > kMaxRowsOfUnit && use_vnni()) {
+    return use_gfni() ? &multiply_both_gfni<Type> : &multiply_both_vnni<Type>;
+  }
+#endif
+  return nullptr;
+}
+
+// Multiplies a panel, `groups` groups of inputs, with n groups of rows. tiles: [n][unit], with
+// rows, x, totals and ahead.
+template <QuantType Type>
+HWY_NOINLINE void multiply_units(const uint8_t* panel, size_t codes_at, size_t unit_bytes,
+                                 int64_t groups, Tile (*tiles)[2], int64_t n) {
   constexpr QuantFormat kFormat = quant_format(Type);
   constexpr int64_t kGroupsPerBlock = kFormat.inputs() / 32;
   constexpr int64_t kTogether = decodes_scales(kFormat) ? kGroupsTogether : INT64_MAX / 2;
   const int64_t words = quantized_words();
   Multiply multiply[kRowGroupsTogether];
-  for (int64_t i = 0; i < n; ++i) multiply[i] = pick<Type>(tiles[i].rows);
-  const uint8_t* codes = unit + codes_at;
-  Scales decoded;
-  for (int64_t group = 0; group < groups; group += kTogether) {
-    const int64_t some = std::min(groups - group, kTogether);
-    const uint8_t* scales = unit + group / kGroupsPerBlock * QuantizedMatrix::scale_bytes(kFormat);
-    if constexpr (decodes_scales(kFormat)) decode_scales<kFormat>(scales, some, decoded);
-    for (int64_t i = 0; i < n; ++i) {
-      Tile& tile = tiles[i];
-      tile.codes = codes;
-      tile.scales = scales;
-      tile.decoded = &decoded;
-      tile.groups = some;
-      multiply[i](tile);
-      tile.x += some * words * tile.rows;
-      tile.ahead += static_cast<size_t>(some) * tile.ahead_step;
+  int64_t rows = 0;
+  for (int64_t i = 0; i < n; ++i) rows += tiles[i][0].rows;
+  const MultiplyBoth both = pick_both<Type>(rows);
+  for (int64_t i = 0; both == nullptr && i < n; ++i) multiply[i] = pick<Type>(tiles[i][0].rows);
+  Scales decoded[2];
+  const int units = both == nullptr ? 1 : 2;
+  for (int first = 0; first < 2; first += units) {
+    for (int64_t group = 0; group < groups; group += kTogether) {
+      const int64_t some = std::min(groups - group, kTogether);
+      for (int u = first; u < first + units; ++u) {
+        const uint8_t* unit = panel + static_cast<size_t>(u) * unit_bytes;
+        const uint8_t* scales =
+            unit + group / kGroupsPerBlock * QuantizedMatrix::scale_bytes(kFormat);
+        if constexpr (decodes_scales(kFormat)) decode_scales<kFormat>(scales, some, decoded[u]);
+        for (int64_t i = 0; i < n; ++i) {
+          Tile& tile = tiles[i][u];
+          tile.codes = unit + codes_at + group * QuantizedMatrix::code_bytes(kFormat);
+          tile.scales = scales;
+          tile.decoded = &decoded[u];
+          tile.groups = some;
+        }
+      }
+      if (both != nullptr) {
+        both(tiles, n);
+      } else {
+        for (int64_t i = 0; i < n; ++i) multiply[i](tiles[i][first]);
+      }
+      for (int u = first; u < first + units; ++u) {
+        for (int64_t i = 0; i < n; ++i) {
+          Tile& tile = tiles[i][u];
+          tile.x += some * words * tile.rows;
+          tile.ahead += static_cast<size_t>(some) * tile.ahead_step;
+        }
+      }
     }
-    codes += some * QuantizedMatrix::code_bytes(kFormat);
   }
 }
 
@@ -402,24 +398,26 @@ void multiply_panel(const QuantTask& t, const QuantizedMatrix::Segment& s, int64
                 rows = x.first_row(first_group + n) - first_row;
   const int64_t groups = t.weights->in() / 32;
   const auto multiply =
-      for_quant_type(s.format.type, []<QuantType Type>() { return &multiply_unit<Type>; });
+      for_quant_type(s.format.type, []<QuantType Type>() { return &multiply_units<Type>; });
   const size_t group_bytes = for_quant_type(
       s.format.type, []<QuantType Type>() { return kGroupBytes<quant_format(Type)>; });
   HWY_ALIGN float totals[kRowGroupsTogether * kMaxRows * kColumns];
   std::fill_n(totals, rows * kColumns, 0.f);
-  const auto* unit = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel));
-  for (int u = 0; u < 2; ++u, unit += s.unit_bytes) {
-    Tile tiles[kRowGroupsTogether] = {};
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t row = x.first_row(first_group + i);
-      Tile& tile = tiles[i];
+  const auto* units = reinterpret_cast<const uint8_t*>(t.weights->panel(s, panel));
+  Tile tiles[kRowGroupsTogether][2] = {};
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t row = x.first_row(first_group + i);
+    for (int u = 0; u < 2; ++u) {
+      Tile& tile = tiles[i][u];
       tile.rows = static_cast<int>(x.first_row(first_group + i + 1) - row);
       tile.x = reinterpret_cast<const int32_t*>(x.group(first_group + i));
       tile.prefetches_rows =
           static_cast<size_t>(groups * quantized_words() * tile.rows) * sizeof(int32_t) > kRowsInL1;
       tile.totals = totals + (row - first_row) * kColumns + u * kUnit;
-      tile.ahead = unit + s.codes_at + kAhead;
+      tile.ahead = units + u * s.unit_bytes + s.codes_at + kAhead;
       tile.ahead_step = group_bytes;
+      tile.skip_from = units + (u + 1) * s.unit_bytes;
+      tile.skip = static_cast<size_t>(s.unit_bytes);
       if (done + i == 0) {  // the other groups of rows find the codes in the caches
         tile.two_levels =
             tile.rows <= kMostTwoLevelRows && prefetches_two_levels() && weights_exceed_caches();
@@ -431,9 +429,11 @@ void multiply_panel(const QuantTask& t, const QuantizedMatrix::Segment& s, int64
           t.later->part(panel * parts + 2 * (done + i - 1) + u, t.weights->panels() * parts);
       tile.ahead = reinterpret_cast<const uint8_t*>(part.data());
       tile.ahead_step = part.size() / static_cast<size_t>(groups) + 1;
+      tile.skip = 0;
     }
-    multiply(unit, static_cast<size_t>(s.codes_at), groups, tiles, n);
   }
+  multiply(units, static_cast<size_t>(s.codes_at), static_cast<size_t>(s.unit_bytes), groups, tiles,
+           n);
   for (int64_t r = 0; r < rows; ++r) finish(t, s, panel, first_row + r, totals + r * kColumns);
 }
 

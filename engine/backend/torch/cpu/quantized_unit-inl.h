@@ -48,6 +48,10 @@ struct Tile {
   // Address to prefetch, advanced by ahead_step with each group.
   const uint8_t* ahead;
   size_t ahead_step;
+  // With both units of a panel at once: addresses from skip_from on are of the other unit. The same
+  // unit of the next panel is `skip` bytes further.
+  const uint8_t* skip_from;
+  size_t skip;
   bool two_levels;       // ahead: into the L2 cache; codes that follow soon: into the L1 cache
   bool prefetches_rows;  // the rows do not fit into the L1 cache; AVX2 does not use this
   float* totals;         // [rows][kColumns], for the columns of the unit; added to
