@@ -81,6 +81,19 @@ std::vector<PageId> PrefixIndex::find(const PrefixRoot& root, std::span<const To
   return pages;
 }
 
+PrefixIndex::Beginning PrefixIndex::find_beginning(const PrefixRoot& root, PageId before,
+                                                   std::span<const Token> tokens) const {
+  const Node* const parent = before.valid() ? nodes_[before.index()].get() : root_of(root);
+  const Node* node = parent ? parent->first : nullptr;  // newest first
+  Beginning best{{}, static_cast<int>(page_rows_ / 4) - 1};
+  for (int i = 0; node && i < kMostSiblings; node = node->right, ++i) {
+    const auto different = std::ranges::mismatch(tokens, node->tokens).in1;
+    const auto rows = static_cast<int>(different - tokens.begin());
+    if (rows > best.rows && rows > 0) best = {node->page, rows};
+  }
+  return best.page.valid() ? best : Beginning();
+}
+
 PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<const Token> tokens,
                            PageId page) {
   TANDEM_CHECK(tokens.size() == page_rows_ && !knows(page));

@@ -55,6 +55,16 @@ class PrefixIndex {
   // become an owner of the pages before the pool is used again.
   std::vector<PageId> find(const PrefixRoot& root, std::span<const Token> tokens,
                            size_t most) const;
+  // Among the newest kMostSiblings pages after page `before` (invalid: among first pages), the one
+  // that begins with the most of `tokens`. No rows: none has a quarter of a page of them, for which
+  // a copy is worth it.
+  struct Beginning {
+    PageId page;
+    int rows = 0;
+  };
+  static constexpr int kMostSiblings = 64;
+  Beginning find_beginning(const PrefixRoot& root, PageId before,
+                           std::span<const Token> tokens) const;
   // Adds `page`, whose rows hold `tokens` after the rows of page `before` (invalid: it is the
   // first). Returns the indexed page for these rows: `page`, or one that was there before. Invalid:
   // `before` is not indexed. REQUIRES: `page` has an owner and is not indexed.

@@ -44,7 +44,9 @@ std::vector<int> SequenceCache::frontier_from(int to) const {
 
 std::vector<PageId> SequenceCache::shared_pages(int total) const {
   std::vector<PageId> shared;
-  for_shared(total, [&](size_t page) { shared.push_back(pages_[page]); });
+  for_shared(total, [&](size_t page) {
+    if (!is_borrowed(page)) shared.push_back(pages_[page]);
+  });
   return shared;
 }
 
@@ -76,6 +78,7 @@ void SequenceCache::reserve(int total, int to, int frontier) {
     if (held > 0) emit(Store::kKv, *pools_, pages_[i], 0, copy, 0, held, pools_->layers);
     release(Store::kKv, pages_[i]);
     pages_[i] = copy;
+    if (is_borrowed(i)) borrowed_ = -1;
   }
   while (static_cast<int>(pages_.size()) < pages) add_page(pools_->take_kv(client_));
   if (pools_->retains_hidden(to)) {
@@ -236,6 +239,7 @@ void SequenceCache::cut_history(int rows) {
 
 void SequenceCache::shrink_pages() {
   const auto pages = static_cast<size_t>(page_count(rows()));
+  if (borrowed_ >= static_cast<int>(pages)) borrowed_ = -1;
   while (pages_.size() > pages) {
     if (!mutated(Mutation::kLeakOnTruncate) || pages_.size() > pages + 1)
       release(Store::kKv, pages_.back());
@@ -339,6 +343,31 @@ int SequenceCache::adopt(const PrefixRoot& root, std::span<const Token> tokens, 
   published_ = static_cast<int>(pages_.size());
   inputs_.assign(tokens.begin(), tokens.begin() + full_);
   return full_;
+}
+
+int SequenceCache::borrow(const PrefixRoot& root, std::span<const Token> tokens, int at_most) {
+  TANDEM_CHECK(rows() == static_cast<int>(pages_.size()) * pools_->page_rows);
+  if (!pools_->prefix_cache || at_most <= full_) return 0;
+  const PageId last = pages_.empty() ? PageId() : pages_.back();
+  const auto rest =
+      tokens.subspan(static_cast<size_t>(full_), static_cast<size_t>(at_most - full_));
+  const auto [page, n] = pools_->prefixes.find_beginning(root, last, rest);
+  if (n == 0) return 0;
+  borrowed_ = static_cast<int>(pages_.size());
+  pages_.push_back(page);
+  pools_->kv.share(page);
+  full_ = done_ = top_from_ = full_ + n;
+  inputs_.assign(tokens.begin(), tokens.begin() + full_);
+  return n;
+}
+
+int SequenceCache::return_borrowed() {
+  if (borrowed_ < 0) return 0;
+  const int before = rows();
+  truncate(borrowed_ * pools_->page_rows);
+  done_ = top_from_ = full_;
+  shrink_pages();
+  return before - full_;
 }
 
 void SequenceCache::copy_from(SequenceCache& other, int begin, int end,

@@ -13,7 +13,8 @@
 //
 // Full pages can be published: the pools' prefix index then shares them with caches that begin with
 // the same tokens. A page with another owner is never written: reserve() copies it first, or takes
-// it out of the index if that is the only other owner.
+// it out of the index if that is the only other owner. A borrowed page, of which only the first
+// rows are shared, is always copied.
 //
 // Rows from a cache on another device arrive later (transfer.h). Passes that read them wait for the
 // transfer, and so do passes that would overwrite rows that a transfer still reads.
@@ -148,6 +149,12 @@ class SequenceCache {
   // Shares the longest indexed prefix of `tokens`, in whole pages of at most `at_most` rows.
   // Returns its rows. REQUIRES: empty, nothing reserved.
   int adopt(const PrefixRoot& root, std::span<const Token> tokens, int at_most);
+  // After adopt(), which takes whole pages: also shares the first rows of an indexed page that
+  // continues `tokens` the longest, up to row `at_most`. The next reserve() copies them. Returns
+  // their number.
+  int borrow(const PrefixRoot& root, std::span<const Token> tokens, int at_most);
+  // Undoes borrow(), if reserve() was not called since. Returns the number of rows.
+  int return_borrowed();
   // Leading rows that are in memory with all layers and depend only on their tokens.
   int reusable() const {
     return std::min(mutated(Mutation::kKeepFailedRows) ? full_ : done_, private_);
@@ -176,7 +183,10 @@ class SequenceCache {
 
  private:
   int page_count(int rows) const { return (rows + pools_->page_rows - 1) / pools_->page_rows; }
-  bool is_shared(size_t page) const { return pools_->kv.users(pages_[page]) > 1; }
+  bool is_borrowed(size_t page) const { return static_cast<int>(page) == borrowed_; }
+  bool is_shared(size_t page) const {
+    return pools_->kv.users(pages_[page]) > 1 || is_borrowed(page);
+  }
   // Calls f with the index of each page that rows before `total` write and that has other owners.
   template <class F>
   void for_shared(int total, F f) const {
@@ -209,6 +219,7 @@ class SequenceCache {
   int private_ = kNone;        // the first row that depends on more than tokens
   bool has_run_ = false;       // passes, before clear() too
   int published_ = 0;          // leading pages that the index has, unless it evicted them
+  int borrowed_ = -1;          // the page of borrow(); -1: none
   std::vector<int> frontier_;  // by row from full_ on: layers done
   std::vector<Token> inputs_;  // by row
   std::vector<std::pair<int, In>> chosen_;

@@ -1,6 +1,16 @@
 #include "engine/decode/first_token.h"
 
+#include <algorithm>
+
 namespace tandem {
+
+bool drafts_can_come_first(Gen g, std::span<const Stage> stages) {
+  constexpr int kMostRows = 8;
+  return std::ranges::all_of(stages, [&](Stage s) {
+    const int cached = g.cached(s);
+    return cached > 0 && g.missing(s) - cached <= kMostRows;
+  });
+}
 
 Task<bool> first_token(Gen g, std::vector<Stage> others) {
   const Stage L = g.stage(Role::kLarge);

@@ -47,6 +47,10 @@ class Lookups {
     }
     return drafts;
   }
+  bool drafts_first() const {
+    const Stage stages[] = {g_.stage(Role::kLarge)};
+    return stopping_ && drafts_can_come_first(g_, stages);
+  }
   void end_round(int drafted, int accepted) {
     if (stopping_) {
       stopping_->end_round(accepted);
@@ -82,7 +86,7 @@ class Lookups {
 Task<void> ngram(Gen g, NgramParams a) {
   const Stage T = g.stage(Role::kLarge);
   Lookups lookups(g, a);
-  bool ended = co_await first_token(g, {});
+  bool ended = !lookups.drafts_first() && co_await first_token(g, {});
   while (!ended) {
     const int most = lookups.begin_round();
     co_await g.round({{T, g.missing(T) + most}});

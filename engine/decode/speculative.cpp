@@ -184,6 +184,10 @@ class DraftPolicy {
 
   // The small model reads the prompt together with the large one.
   bool drafts_at_once() const { return !stopping_ || stopping_->may_draft(); }
+  bool drafts_first() const {
+    const Stage stages[] = {large_, small_.stage};
+    return stopping_ && drafts_can_come_first(g_, stages);
+  }
   Stage small() const { return small_.stage; }
 
   void begin_round() {
@@ -289,7 +293,7 @@ Task<void> speculative(Gen g, SpeculativeParams a) {
   DraftPolicy policy(g, a);
   std::vector<Stage> others;
   if (a.reads_prompt_at_once || policy.drafts_at_once()) others.push_back(policy.small());
-  bool ended = co_await first_token(g, std::move(others));
+  bool ended = !policy.drafts_first() && co_await first_token(g, std::move(others));
   while (!ended) {
     policy.begin_round();
     co_await g.round(policy.needs());

@@ -124,22 +124,36 @@ void Reservation::preempted() {
 
 void Reservation::adopt(std::span<const Token> tokens) {
   if (!caches_->prefix_cache()) return;
+  bool borrows = false;
   for (CacheRequirement& r : required_) {
     SequenceCache* c = r.cache;
-    if (!c->pools()->prefix_cache || c->rows() > 0 || r.adoptable < c->pools()->page_rows ||
+    if (!c->pools()->prefix_cache || c->rows() > 0 || r.adoptable <= 0 ||
         !caches_->runs_sequence(c->id()) || !c->idle()) {
       continue;
     }
     const uint64_t version = c->pools()->prefixes.version();
     if (r.looked_up == version) continue;
     r.looked_up = version;
-    r.adopted = c->adopt(caches_->root(c->model()), tokens, r.adoptable);
+    const PrefixRoot& root = caches_->root(c->model());
+    r.adopted = c->adopt(root, tokens, r.adoptable);
+    // The round writes later rows of a borrowed page, and so copies it.
+    const int borrowed = c->borrow(root, tokens, std::min(r.adoptable, r.rows - 1));
+    borrows |= borrowed > 0;
+    r.adopted += borrowed;
   }
+  // A copy takes a page more than the request needs, so the round may not fit only because of it.
+  if (borrows && !can_grant()) {
+    for (CacheRequirement& r : required_) r.adopted -= r.cache->return_borrowed();
+  }
+}
+
+bool Reservation::shares_prefixes(size_t role, const ModelPools& pools) const {
+  return pools.prefix_cache && caches_->prefix_cache() && caches_->runs_sequence(role);
 }
 
 std::vector<PageId> Reservation::known_pages(size_t role, const ModelPools& pools,
                                              std::span<const Token> tokens) const {
-  if (!pools.prefix_cache || !caches_->prefix_cache() || !caches_->runs_sequence(role)) return {};
+  if (!shares_prefixes(role, pools)) return {};
   const auto most = (tokens.size() - 1) / static_cast<size_t>(pools.page_rows);
   return pools.prefixes.find(caches_->root_of_role(role), tokens, most);
 }
@@ -155,7 +169,12 @@ int64_t Reservation::first_pages(size_t role, const ModelPools& pools,
 
 int64_t Reservation::known_rows(size_t role, const ModelPools& pools,
                                 std::span<const Token> tokens) const {
-  return static_cast<int64_t>(known_pages(role, pools, tokens).size()) * pools.page_rows;
+  const std::vector<PageId> pages = known_pages(role, pools, tokens);
+  const auto rows = static_cast<int64_t>(pages.size()) * pools.page_rows;
+  if (!shares_prefixes(role, pools)) return rows;
+  const PageId last = pages.empty() ? PageId() : pages.back();
+  const auto rest = tokens.first(tokens.size() - 1).subspan(static_cast<size_t>(rows));
+  return rows + pools.prefixes.find_beginning(caches_->root_of_role(role), last, rest).rows;
 }
 
 }  // namespace tandem

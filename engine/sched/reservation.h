@@ -27,7 +27,8 @@ class Reservation {
   // Ends the last round of a sequence with these final tokens: what it reserved and did not use is
   // released, and full pages become known to the prefix caches. The new round requires `needs`.
   void begin_round(std::span<const Need> needs, std::span<const Token> tokens);
-  // Fills empty caches with the rows that the prefix caches have.
+  // Fills empty caches with the rows that the prefix caches have. Rows of a page that is shared in
+  // part are borrowed if the round can then be granted.
   void adopt(std::span<const Token> tokens);
   // `lacking`: receives the pools without enough free pages.
   bool can_grant(std::vector<const PagePool*>* lacking = nullptr) const;
@@ -50,6 +51,7 @@ class Reservation {
   void require(std::span<const Need> needs);
   void drop_adopted_rows();
   void commit(std::span<const Token> tokens);
+  bool shares_prefixes(size_t role, const ModelPools& pools) const;
   std::vector<PageId> known_pages(size_t role, const ModelPools& pools,
                                   std::span<const Token> tokens) const;
   static PageNeed need_of(const CacheRequirement& required);

@@ -138,7 +138,8 @@ def test_a_reader_knows_how_much_of_a_prompt_is_cached(start_server, tmp_path, i
         prompt = SYSTEM + prompt
         tokens = tokens_of(server, prompt)
         predicted = index.cached(tokens)
-        assert complete(server, prompt) == predicted
+        cached = complete(server, prompt)
+        assert predicted <= cached < predicted + 16, "whole blocks, and a part of the next"
         index.read(lambda tokens=tokens: index.cached(tokens) >= len(tokens) - 32)
     assert index.cached(tokens_of(server, SYSTEM + "def third(")) > 100
 

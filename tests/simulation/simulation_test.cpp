@@ -25,9 +25,10 @@ bool possible(MethodKind kind, Phase phase, Event event) {
     return false;  // it emits all its tokens at once
   // The pools must hold all its beams, so it rarely waits for pages; see the table.
   if (kind == MethodKind::kBeam && phase == Phase::kPaused) return false;
-  // Requests with few rows rarely wait for pages, and shutdown affects few requests.
+  // Requests with few rows rarely wait for pages, and these events affect few requests.
   const bool few_rows = kind == MethodKind::kAr || kind == MethodKind::kConditioned;
-  if (few_rows && phase == Phase::kPaused && event == Event::kShutdown) return false;
+  const bool few_requests = event == Event::kShutdown || event == Event::kTimeLimit;
+  if (few_rows && phase == Phase::kPaused && few_requests) return false;
   switch (event) {
     case Event::kDeviceError:
     case Event::kNan:

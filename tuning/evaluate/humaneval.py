@@ -195,6 +195,7 @@ READERS = {
     if way.method in ("Speculative", "Bild") or way.deployment == "small"
 }
 
+READ_TOKENS = 18  # fill the page of the prompt's last tokens, which later requests then share
 TRIAL = 2  # problems that choose the repacking of a peer's way
 
 
@@ -392,7 +393,7 @@ def measure(
     for problem in problems:
         ours = [way for way in ways if way.peer is None]
         for deployment in {way.deployment for way in ours}:
-            client.complete(request_of(client, READERS[deployment], problem, 2, 0))
+            client.complete(request_of(client, READERS[deployment], problem, READ_TOKENS, 0))
         for llama in llamas.values():
             llama.complete(problem.text, 2, problem.stops)
         runs = list(ways)

@@ -73,6 +73,37 @@ TEST(PrefixIndex, FindsTheLongestKnownBeginning) {
   EXPECT_EQ(f.pool.cached(), 3);
 }
 
+TEST(PrefixIndex, FindsThePageWithTheLongestBeginning) {
+  PagePool pool(100);
+  PrefixIndex index(&pool, 4);
+  const auto leave = [&](PageId before, const Tokens& tokens) {
+    const PageId page = pool.take();
+    EXPECT_EQ(index.insert({}, before, tokens, page), page);
+    pool.release(page);
+    return page;
+  };
+  const PageId first = leave({}, {1, 2, 3, 4}), other = leave({}, {1, 5, 6, 7});
+  const PageId second = leave(first, {1, 2, 8, 8});
+  const auto found = [&](PageId before, const Tokens& tokens) {
+    const PrefixIndex::Beginning b = index.find_beginning({}, before, tokens);
+    return std::pair(b.page, b.rows);
+  };
+  EXPECT_EQ(found({}, {1, 2, 3}), std::pair(first, 3));
+  EXPECT_EQ(found({}, {1, 2, 9, 9}), std::pair(first, 2));
+  EXPECT_EQ(found({}, {1, 5, 6, 9}), std::pair(other, 3));
+  EXPECT_EQ(found(first, {1, 2, 3}), std::pair(second, 2));
+  EXPECT_EQ(found({}, {2}).second, 0);
+  EXPECT_EQ(found({}, {}).second, 0);
+  EXPECT_EQ(found(second, {1}).second, 0);
+  EXPECT_EQ(index.find_beginning({.salt = "b"}, {}, Tokens{1}).rows, 0) << "of one client";
+  PrefixIndex large(&pool, 8);
+  large.insert({}, {}, Tokens{1, 2, 3, 4, 5, 6, 7, 8}, pool.take());
+  EXPECT_EQ(large.find_beginning({}, {}, Tokens{1, 2, 9}).rows, 2);
+  EXPECT_EQ(large.find_beginning({}, {}, Tokens{1, 9, 9}).rows, 0) << "less than a quarter";
+  for (Token t = 0; t < PrefixIndex::kMostSiblings; ++t) leave({}, {1, 9, 9, t});
+  EXPECT_EQ(found({}, {1, 2, 3}).second, 1) << "older pages are not looked at";
+}
+
 TEST(PrefixIndex, ChainsBranchWhereTheirTokensDiffer) {
   Fixture f;
   const auto a = f.leave({1, 2, 3, 4, 5, 6}), b = f.leave({1, 2, 7, 8, 5, 6});

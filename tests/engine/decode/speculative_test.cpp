@@ -409,6 +409,42 @@ TEST(Speculative, DoesNotWaitForASmallModelThatReadsThePrompt) {
   EXPECT_GT(unasked, 0);
 }
 
+// The pass that reads the last row of a cached prompt verifies drafts.
+TEST(Speculative, DraftsComeFirstWhereThePromptIsCached) {
+  for (const Pace pace : {Pace::kFastest, Pace::kFixed}) {
+    BoxOptions o;
+    o.models.resize(2);
+    o.models[0].config = o.models[1].config = tiny_model(1, 4, 12);
+    o.models[0].config.pass_seconds = 1;
+    o.models[1].config.pass_seconds = 0.01;
+    Box box{o};
+    std::vector<int> rows;  // of the large model, by pass
+    box.backends[0].set_on_run([&](const Batch& batch) {
+      for (const Work& w : batch.works) {
+        if (w.model == ModelId(0)) rows.push_back(w.count);
+      }
+    });
+    Drafting a;
+    a.pace = pace;
+    a.draft_tokens = 4;
+    const auto ask = [&] {
+      rows.clear();
+      SequenceSpec s = box.spec({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 1, 3, 5, 7, 9, 11, 2, 4}, 11);
+      use_drafting(s, a);
+      const auto r = box.submit(std::move(s));
+      box.pump();
+      EXPECT_TRUE(r->ok()) << r->end.status;
+      return r;
+    };
+    const auto first = ask();
+    EXPECT_EQ(rows.front(), 19);
+    const auto again = ask();
+    EXPECT_EQ(again->tokens, first->tokens);
+    EXPECT_EQ(again->end.stats.cached_tokens, 18);
+    EXPECT_EQ(rows.front() > 1, pace == Pace::kFastest) << rows.front();
+  }
+}
+
 // Of a text of 60 tokens the small model reads the last 8, and the last one; all of it for
 // penalties, whose counts are those of the whole text, and where most of it is in the prefix cache.
 TEST(Speculative, TheSmallModelReadsTheEndOfALongText) {

@@ -205,7 +205,7 @@ TEST(EngineLora, PrefixesAreSharedWithinAnAdapterOnly) {
     return sink->end().usage.cached_tokens;
   };
   for (const int adapter : {-1, 0, 1}) EXPECT_EQ(cached(adapter), 0) << adapter;
-  for (const int adapter : {-1, 0, 1}) EXPECT_EQ(cached(adapter), 48) << adapter;
+  for (const int adapter : {-1, 0, 1}) EXPECT_EQ(cached(adapter), 57) << adapter;
 }
 
 TEST(EngineLora, ChoicesAndBeamsHaveTheAdapter) {

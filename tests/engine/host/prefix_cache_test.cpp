@@ -34,10 +34,10 @@ TEST(PrefixCache, UsageReportsCachedTokens) {
   const Answer first = generate(*engine, request("a", kText));
   const Answer again = generate(*engine, request("b", kText));
   EXPECT_EQ(first.cached, 0) << "warming up leaves nothing behind";
-  EXPECT_EQ(again.cached, static_cast<int64_t>((kText.size() - 1) / 16 * 16));
+  EXPECT_EQ(again.cached, static_cast<int64_t>(kText.size() - 1));
   EXPECT_EQ(again.ids, first.ids);
   const Metrics& m = engine->metrics();
-  EXPECT_EQ(m.prefix_cache_hits.value(), 2 * again.cached) << "of both models of the pair";
+  EXPECT_GE(m.prefix_cache_hits.value(), again.cached + 48) << "of both models of the pair";
   EXPECT_GE(m.prefix_cache_queries.value(), 2 * again.cached);
 }
 
@@ -78,7 +78,7 @@ TEST(PrefixCache, ADevicesBudgetIsDividedBetweenItsModels) {
 // With weights: cached rows are bit-identical to computed ones.
 TEST(PrefixCache, CachedRowsAreBitIdentical) {
   std::vector<Token> prompt;
-  for (int i = 0; i < 100; ++i) prompt.push_back((i * 37 + 11) % 4096);
+  for (int i = 0; i < 104; ++i) prompt.push_back((i * 37 + 11) % 4096);
   const auto engine_of = [](DType dtype, bool prefix_cache) {
     EngineConfig config = testing::real_engine_config(
         "model", std::string(TANDEM_SOURCE_DIR) + "/models/code-small", dtype);
@@ -91,7 +91,7 @@ TEST(PrefixCache, CachedRowsAreBitIdentical) {
     r.model = "model";
     r.top_logprobs = 3;
     const auto expected = run(*without, r);
-    for (const int64_t cached : {0, 96}) {
+    for (const int64_t cached : {0, 103}) {
       const auto got = run(*with, r);
       EXPECT_EQ(got->end().usage.cached_tokens, cached);
       ASSERT_EQ(got->ids(), expected->ids());

@@ -149,9 +149,9 @@ int64_t cached(LoraId first, LoraId second) {
 
 TEST(LoopLora, PrefixesAreSharedByRequestsOfTheSameAdapterOnly) {
   const LoraId none, sql(0), law(1);
-  EXPECT_EQ(cached(none, none), 12);
-  EXPECT_EQ(cached(sql, sql), 12);
-  EXPECT_EQ(cached(law, law), 12);
+  EXPECT_EQ(cached(none, none), 13);
+  EXPECT_EQ(cached(sql, sql), 13);
+  EXPECT_EQ(cached(law, law), 13);
   EXPECT_EQ(cached(none, sql), 0);
   EXPECT_EQ(cached(sql, none), 0);
   EXPECT_EQ(cached(sql, law), 0);

@@ -94,5 +94,33 @@ TEST(Reservation, AnotherSequencesPagesAreFoundOnce) {
   EXPECT_EQ(r.host.looked_up, (std::vector<std::pair<int64_t, int64_t>>{{5, 4}}));
 }
 
+TEST(Reservation, BorrowedRowsAreReturnedIfTheirCopyDoesNotFit) {
+  for (const int pages : {2, 3}) {
+    Round r({{pages, 0}}, {{Role::kLarge, ModelId(0), 0}});
+    {
+      const std::vector<Token> text = {1, 2, 3, 4, 5, 6, 7, 8};
+      CacheSet other(&r.spec, &r.host);
+      other.open();
+      SequenceCache* theirs = other.find(other.stage(Role::kLarge, 0).cache);
+      Tree rows;
+      for (const Token t : text) rows.chain(token_in(t));
+      theirs->reserve(8, 4);
+      theirs->begin_pass();
+      theirs->append(4, rows);
+      theirs->end_pass();
+      other.publish(text, /*over=*/false);
+    }
+    EXPECT_EQ(r.reservation.known_rows(0, *r.host.pools(ModelId(0)), kPrompt), 5);
+    const Stage large = r.caches.stage(Role::kLarge, 0);
+    r.begin({{large, 6}});
+    r.reservation.adopt(kPrompt);
+    const int rows = pages == 2 ? 4 : 5;
+    EXPECT_EQ(r.caches.find(large.cache)->rows(), rows);
+    EXPECT_TRUE(r.grant());
+    EXPECT_EQ(r.used(0), 2);
+    EXPECT_EQ(r.host.looked_up, (std::vector<std::pair<int64_t, int64_t>>{{5, rows}}));
+  }
+}
+
 }  // namespace
 }  // namespace tandem::test

@@ -402,7 +402,7 @@ TEST_F(PrefixStoreTest, WithoutAFolderNothingIsSaved) {
 // With weights: restored rows are bit-identical to computed ones.
 TEST_F(PrefixStoreTest, RestoredRowsAreBitIdentical) {
   std::vector<Token> prompt;
-  for (int i = 0; i < 100; ++i) prompt.push_back((i * 37 + 11) % 4096);
+  for (int i = 0; i < 104; ++i) prompt.push_back((i * 37 + 11) % 4096);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     EngineConfig with = testing::real_engine_config(
         "model", std::string(TANDEM_SOURCE_DIR) + "/models/code-small", dtype);
@@ -419,7 +419,7 @@ TEST_F(PrefixStoreTest, RestoredRowsAreBitIdentical) {
     EXPECT_TRUE(engine->prefixes_read().ok()) << engine->prefixes_read();
     const auto expected = run(*make_engine(without), r);
     const auto got = run(*engine, r);
-    EXPECT_EQ(got->end().usage.cached_tokens, 96) << lines_;
+    EXPECT_EQ(got->end().usage.cached_tokens, 103) << lines_;
     ASSERT_EQ(got->ids(), expected->ids());
     for (size_t t = 0; t < got->tokens().size(); ++t) {
       EXPECT_EQ(got->tokens()[t].logprob, expected->tokens()[t].logprob);
@@ -436,7 +436,7 @@ TEST_F(PrefixStoreTest, RowsRestoredAtRunTimeAreBitIdentical) {
   idle.prefix_store = folder();
   idle.deployments[0].unload_after_idle_seconds = 10;
   std::vector<Token> prompt;
-  for (int i = 0; i < 100; ++i) prompt.push_back((i * 37 + 11) % 4096);
+  for (int i = 0; i < 104; ++i) prompt.push_back((i * 37 + 11) % 4096);
   GenerateRequest r = request_for(prompt, 20);
   r.model = "model";
   r.top_logprobs = 3;
@@ -449,7 +449,7 @@ TEST_F(PrefixStoreTest, RowsRestoredAtRunTimeAreBitIdentical) {
   const auto expected = run(*make_engine(without), r);
   const auto got = run(*engine, r);
   EXPECT_EQ(engine->deployment_states()[0].loads, 2);
-  EXPECT_EQ(got->end().usage.cached_tokens, 96);
+  EXPECT_EQ(got->end().usage.cached_tokens, 103);
   ASSERT_EQ(got->ids(), expected->ids());
   for (size_t t = 0; t < got->tokens().size(); ++t) {
     EXPECT_EQ(got->tokens()[t].logprob, expected->tokens()[t].logprob);
