@@ -82,11 +82,13 @@ std::vector<PageId> PrefixIndex::find(const PrefixRoot& root, std::span<const To
 }
 
 PrefixIndex::Beginning PrefixIndex::find_beginning(const PrefixRoot& root, PageId before,
-                                                   std::span<const Token> tokens) const {
+                                                   std::span<const Token> tokens,
+                                                   const std::string& writer) const {
   const Node* const parent = before.valid() ? nodes_[before.index()].get() : root_of(root);
   const Node* node = parent ? parent->first : nullptr;  // newest first
   Beginning best{{}, static_cast<int>(page_rows_ / 4) - 1};
   for (int i = 0; node && i < kMostSiblings; node = node->right, ++i) {
+    if (node->writer != writer) continue;
     const auto different = std::ranges::mismatch(tokens, node->tokens).in1;
     const auto rows = static_cast<int>(different - tokens.begin());
     if (rows > best.rows && rows > 0) best = {node->page, rows};
@@ -95,7 +97,7 @@ PrefixIndex::Beginning PrefixIndex::find_beginning(const PrefixRoot& root, PageI
 }
 
 PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<const Token> tokens,
-                           PageId page) {
+                           PageId page, const std::string& writer) {
   TANDEM_CHECK(tokens.size() == page_rows_ && !knows(page));
   Node* parent = nullptr;
   if (before.valid()) {
@@ -118,6 +120,7 @@ PageId PrefixIndex::insert(const PrefixRoot& root, PageId before, std::span<cons
   node->number = ++numbers_;
   node->hash = hash;
   node->tokens.assign(tokens.begin(), tokens.end());
+  node->writer = writer;
   node->root = parent->root;
   node->before = parent;
   node->right = parent->first;

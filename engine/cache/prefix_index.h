@@ -56,19 +56,22 @@ class PrefixIndex {
   std::vector<PageId> find(const PrefixRoot& root, std::span<const Token> tokens,
                            size_t most) const;
   // Among the newest kMostSiblings pages after page `before` (invalid: among first pages), the one
-  // that begins with the most of `tokens`. No rows: none has a quarter of a page of them, for which
-  // a copy is worth it.
+  // of this writer that begins with the most of `tokens`. Pages of others do not count: in a shared
+  // cache, a client could find out their texts token by token. No rows: none has a quarter of a
+  // page of them, for which a copy is worth it.
   struct Beginning {
     PageId page;
     int rows = 0;
   };
   static constexpr int kMostSiblings = 64;
-  Beginning find_beginning(const PrefixRoot& root, PageId before,
-                           std::span<const Token> tokens) const;
+  Beginning find_beginning(const PrefixRoot& root, PageId before, std::span<const Token> tokens,
+                           const std::string& writer) const;
   // Adds `page`, whose rows hold `tokens` after the rows of page `before` (invalid: it is the
   // first). Returns the indexed page for these rows: `page`, or one that was there before. Invalid:
-  // `before` is not indexed. REQUIRES: `page` has an owner and is not indexed.
-  PageId insert(const PrefixRoot& root, PageId before, std::span<const Token> tokens, PageId page);
+  // `before` is not indexed. `writer`: the client that sent the tokens. REQUIRES: `page` has an
+  // owner and is not indexed.
+  PageId insert(const PrefixRoot& root, PageId before, std::span<const Token> tokens, PageId page,
+                const std::string& writer = "");
   bool knows(PageId page) const { return pool_->indexed(page); }
 
   // Sequences other than those that filled the pages of a chain use it: its pages are shared.
@@ -114,6 +117,7 @@ class PrefixIndex {
     uint64_t number = 0;
     uint64_t used = 0;  // the time of the last use(); 0: none
     std::vector<Token> tokens;
+    std::string writer;
     const PrefixRoot* root = nullptr;
     Node* before = nullptr;                  // null: a root
     Node* first = nullptr;                   // successor

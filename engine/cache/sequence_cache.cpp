@@ -321,7 +321,7 @@ void SequenceCache::publish(const PrefixRoot& root, std::span<const Token> token
     PageId& mine = page(published_);
     if (pools_->prefixes.knows(mine)) continue;  // shared with a fork that published it
     const PageId before = published_ > 0 ? page(published_ - 1) : PageId();
-    const PageId known = pools_->prefixes.insert(root, before, rows, mine);
+    const PageId known = pools_->prefixes.insert(root, before, rows, mine, writer_);
     TANDEM_CHECK(known.valid());
     if (known == mine) continue;
     pools_->kv.share(known);
@@ -351,7 +351,7 @@ int SequenceCache::borrow(const PrefixRoot& root, std::span<const Token> tokens,
   const PageId last = pages_.empty() ? PageId() : pages_.back();
   const auto rest =
       tokens.subspan(static_cast<size_t>(full_), static_cast<size_t>(at_most - full_));
-  const auto [page, n] = pools_->prefixes.find_beginning(root, last, rest);
+  const auto [page, n] = pools_->prefixes.find_beginning(root, last, rest, writer_);
   if (n == 0) return 0;
   borrowed_ = static_cast<int>(pages_.size());
   pages_.push_back(page);

@@ -49,9 +49,10 @@ struct PageNeed {
 
 class SequenceCache {
  public:
-  // `client`: the salt of its prefixes, whose cached pages are evicted first (PagePool).
-  SequenceCache(CacheId id, ModelPools* pools, std::string client = "")
-      : id_(id), pools_(pools), client_(std::move(client)) {}
+  // `client`: the salt of its prefixes, whose cached pages are evicted first (PagePool). `writer`:
+  // see PrefixIndex::find_beginning().
+  SequenceCache(CacheId id, ModelPools* pools, std::string client = "", std::string writer = "")
+      : id_(id), pools_(pools), client_(std::move(client)), writer_(std::move(writer)) {}
   ~SequenceCache() { clear(); }
   SequenceCache(const SequenceCache&) = delete;
   SequenceCache& operator=(const SequenceCache&) = delete;
@@ -149,9 +150,9 @@ class SequenceCache {
   // Shares the longest indexed prefix of `tokens`, in whole pages of at most `at_most` rows.
   // Returns its rows. REQUIRES: empty, nothing reserved.
   int adopt(const PrefixRoot& root, std::span<const Token> tokens, int at_most);
-  // After adopt(), which takes whole pages: also shares the first rows of an indexed page that
-  // continues `tokens` the longest, up to row `at_most`. The next reserve() copies them. Returns
-  // their number.
+  // After adopt(), which takes whole pages: also shares the first rows of an indexed page of the
+  // same writer that continues `tokens` the longest, up to row `at_most`. The next reserve() copies
+  // them. Returns their number.
   int borrow(const PrefixRoot& root, std::span<const Token> tokens, int at_most);
   // Undoes borrow(), if reserve() was not called since. Returns the number of rows.
   int return_borrowed();
@@ -213,7 +214,7 @@ class SequenceCache {
 
   const CacheId id_;
   ModelPools* const pools_;
-  const std::string client_;
+  const std::string client_, writer_;
   int full_ = 0;               // rows that have done all layers
   int done_ = 0;               // of these, rows whose passes are done
   int private_ = kNone;        // the first row that depends on more than tokens

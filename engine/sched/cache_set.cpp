@@ -55,7 +55,7 @@ void CacheSet::open() {
     }
     if (!id.valid()) {
       id = loop_->new_cache_id();
-      caches_.push_back(std::make_unique<SequenceCache>(id, pools, spec_->salt));
+      caches_.push_back(std::make_unique<SequenceCache>(id, pools, spec_->salt, spec_->client));
     }
     stages_.emplace_back(role.role, Stage{id, role.layers > 0 ? role.layers : pools->layers});
   }

@@ -68,6 +68,7 @@ class CacheSet {
   const PrefixRoot& root(ModelId model) const;
   const PrefixRoot& root_of_role(size_t role) const { return roots_[role].second; }
   bool prefix_cache() const { return spec_->prefix_cache; }
+  const std::string& writer() const { return spec_->client; }
   // Publishes the rows of `tokens`, the sequence's first final tokens. Busy caches are skipped,
   // unless the caches are not used again (`over`).
   void publish(std::span<const Token> tokens, bool over);

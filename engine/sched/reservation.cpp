@@ -174,7 +174,8 @@ int64_t Reservation::known_rows(size_t role, const ModelPools& pools,
   if (!shares_prefixes(role, pools)) return rows;
   const PageId last = pages.empty() ? PageId() : pages.back();
   const auto rest = tokens.first(tokens.size() - 1).subspan(static_cast<size_t>(rows));
-  return rows + pools.prefixes.find_beginning(caches_->root_of_role(role), last, rest).rows;
+  const PrefixRoot& root = caches_->root_of_role(role);
+  return rows + pools.prefixes.find_beginning(root, last, rest, caches_->writer()).rows;
 }
 
 }  // namespace tandem

@@ -85,7 +85,7 @@ TEST(PrefixIndex, FindsThePageWithTheLongestBeginning) {
   const PageId first = leave({}, {1, 2, 3, 4}), other = leave({}, {1, 5, 6, 7});
   const PageId second = leave(first, {1, 2, 8, 8});
   const auto found = [&](PageId before, const Tokens& tokens) {
-    const PrefixIndex::Beginning b = index.find_beginning({}, before, tokens);
+    const PrefixIndex::Beginning b = index.find_beginning({}, before, tokens, "");
     return std::pair(b.page, b.rows);
   };
   EXPECT_EQ(found({}, {1, 2, 3}), std::pair(first, 3));
@@ -95,11 +95,12 @@ TEST(PrefixIndex, FindsThePageWithTheLongestBeginning) {
   EXPECT_EQ(found({}, {2}).second, 0);
   EXPECT_EQ(found({}, {}).second, 0);
   EXPECT_EQ(found(second, {1}).second, 0);
-  EXPECT_EQ(index.find_beginning({.salt = "b"}, {}, Tokens{1}).rows, 0) << "of one client";
+  EXPECT_EQ(index.find_beginning({.salt = "b"}, {}, Tokens{1}, "").rows, 0) << "of one client";
+  EXPECT_EQ(index.find_beginning({}, {}, Tokens{1, 2, 3}, "other").rows, 0) << "not its own text";
   PrefixIndex large(&pool, 8);
   large.insert({}, {}, Tokens{1, 2, 3, 4, 5, 6, 7, 8}, pool.take());
-  EXPECT_EQ(large.find_beginning({}, {}, Tokens{1, 2, 9}).rows, 2);
-  EXPECT_EQ(large.find_beginning({}, {}, Tokens{1, 9, 9}).rows, 0) << "less than a quarter";
+  EXPECT_EQ(large.find_beginning({}, {}, Tokens{1, 2, 9}, "").rows, 2);
+  EXPECT_EQ(large.find_beginning({}, {}, Tokens{1, 9, 9}, "").rows, 0) << "less than a quarter";
   for (Token t = 0; t < PrefixIndex::kMostSiblings; ++t) leave({}, {1, 9, 9, t});
   EXPECT_EQ(found({}, {1, 2, 3}).second, 1) << "older pages are not looked at";
 }

@@ -120,17 +120,20 @@ TEST(LoopPrefix, SaltsAndSwitches) {
     bool model, first, second;
     const char *salt_one, *salt_two;
     int64_t cached;
+    const char* second_client = "";
   };
-  for (const Case& c : {Case{true, true, true, "", "", 19}, Case{true, true, true, "a", "a", 19},
-                        Case{true, true, true, "a", "b", 0}, Case{true, true, true, "", "b", 0},
-                        Case{false, true, true, "", "", 0}, Case{true, false, true, "", "", 0},
-                        Case{true, true, false, "", "", 0}}) {
+  for (const Case& c :
+       {Case{true, true, true, "", "", 19}, Case{true, true, true, "a", "a", 19},
+        Case{true, true, true, "a", "b", 0}, Case{true, true, true, "", "b", 0},
+        Case{false, true, true, "", "", 0}, Case{true, false, true, "", "", 0},
+        Case{true, true, false, "", "", 0}, Case{true, true, true, "", "", 16, "another"}}) {
     BoxOptions o;
     o.models[0].prefix_cache = c.model;
     Box box{o};
     SequenceSpec one = box.spec(prompt, 3), two = box.spec(prompt, 3);
     one.salt = c.salt_one;
     two.salt = c.salt_two;
+    two.client = c.second_client;  // whole pages only
     one.prefix_cache = c.first;
     two.prefix_cache = c.second;
     const auto a = box.submit(std::move(one));
