@@ -33,8 +33,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 // several groups.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kMaxRows = 16;
-// With VNNI, both units of a panel are multiplied with more rows (quantized_vnni-inl.h).
-constexpr int kMaxRowsOfUnit = 8;
 #elif HWY_TARGET == HWY_EMU128  // a reference; each row count takes seconds to compile
 constexpr int kMaxRows = 1;
 #else
@@ -259,6 +257,12 @@ Multiply pick(int rows, std::integer_sequence<int, Rows...>) {
   return all[rows - 1];
 }
 #if HWY_TARGET == HWY_AVX3
+// With more rows, both units of a panel are faster (quantized_vnni-inl.h). Measured on Zen 5, with
+// weights from memory: sums that begin with a zero point need more registers.
+constexpr int max_rows_of_unit(const QuantFormat& f) {
+  return f.scales == QuantScales::kSixteens ? 10 : f.zero != 0 ? 12 : 14;
+}
+
 template <QuantType Type, int... Rows>
 Multiply pick_vnni(int rows, std::integer_sequence<int, Rows...>) {
   static constexpr Multiply gfni[] = {&multiply_gfni<Type, Rows + 1>...};
@@ -271,7 +275,8 @@ template <QuantType Type>
 Multiply pick(int rows) {
 #if HWY_TARGET == HWY_AVX3
   if (use_vnni()) {
-    return pick_vnni<Type>(rows, std::make_integer_sequence<int, kMaxRowsOfUnit>());
+    return pick_vnni<Type>(rows,
+                           std::make_integer_sequence<int, max_rows_of_unit(quant_format(Type))>());
   }
 #endif
   return pick<Type>(rows, std::make_integer_sequence<int, kMaxRows>());
@@ -285,7 +290,7 @@ using MultiplyBoth = void (*)(const Tile (*)[2], int64_t);
 template <QuantType Type>
 MultiplyBoth pick_both([[maybe_unused]] int64_t rows) {
 #if HWY_TARGET == HWY_AVX3
-  if (rows > kMaxRowsOfUnit && use_vnni()) {
+  if (rows > max_rows_of_unit(quant_format(Type)) && use_vnni()) {
     return use_gfni() ? &multiply_both_gfni<Type> : &multiply_both_vnni<Type>;
   }
 #endif
