@@ -13,8 +13,8 @@
 //
 // Full pages can be published: the pools' prefix index then shares them with caches that begin with
 // the same tokens. A page with another owner is never written: reserve() copies it first, or takes
-// it out of the index if that is the only other owner. A borrowed page, of which only the first
-// rows are shared, is always copied.
+// it out of the index if that is the only other owner. A borrowed page shares its first rows only,
+// and reserve() always copies it.
 //
 // Rows from a cache on another device arrive later (transfer.h). Passes that read them wait for the
 // transfer, and so do passes that would overwrite rows that a transfer still reads.

@@ -37,6 +37,18 @@ struct Round {
   Reservation reservation{&caches};
 };
 
+void run_and_publish(CacheSet& caches, const std::vector<Token>& text) {
+  caches.open();
+  SequenceCache* cache = caches.find(caches.stage(Role::kLarge, 0).cache);
+  Tree rows;
+  for (const Token t : text) rows.chain(token_in(t));
+  cache->reserve(static_cast<int>(text.size()), 4);
+  cache->begin_pass();
+  cache->append(4, rows);
+  cache->end_pass();
+  caches.publish(text, /*over=*/false);
+}
+
 TEST(Reservation, AllCachesOrNone) {
   Round r({{4, 0}, {1, 0}}, {{Role::kLarge, ModelId(0), 0}, {Role::kSmall, ModelId(1), 0}});
   const Stage large = r.caches.stage(Role::kLarge, 0), small = r.caches.stage(Role::kSmall, 0);
@@ -73,15 +85,7 @@ TEST(Reservation, WhatTheLastRoundDidNotUseGoesBack) {
 TEST(Reservation, AnotherSequencesPagesAreFoundOnce) {
   Round r({{8, 0}}, {{Role::kLarge, ModelId(0), 0}});
   CacheSet other(&r.spec, &r.host);
-  other.open();
-  SequenceCache* theirs = other.find(other.stage(Role::kLarge, 0).cache);
-  Tree rows;
-  for (const Token t : kPrompt) rows.chain(token_in(t));
-  theirs->reserve(6, 4);
-  theirs->begin_pass();
-  theirs->append(4, rows);
-  theirs->end_pass();
-  other.publish(kPrompt, /*over=*/false);
+  run_and_publish(other, kPrompt);
 
   EXPECT_EQ(r.reservation.first_pages(0, *r.host.pools(ModelId(0)), kPrompt), 1) << "of two";
   EXPECT_EQ(r.reservation.known_rows(0, *r.host.pools(ModelId(0)), kPrompt), 4);
@@ -98,17 +102,8 @@ TEST(Reservation, BorrowedRowsAreReturnedIfTheirCopyDoesNotFit) {
   for (const int pages : {2, 3}) {
     Round r({{pages, 0}}, {{Role::kLarge, ModelId(0), 0}});
     {
-      const std::vector<Token> text = {1, 2, 3, 4, 5, 6, 7, 8};
       CacheSet other(&r.spec, &r.host);
-      other.open();
-      SequenceCache* theirs = other.find(other.stage(Role::kLarge, 0).cache);
-      Tree rows;
-      for (const Token t : text) rows.chain(token_in(t));
-      theirs->reserve(8, 4);
-      theirs->begin_pass();
-      theirs->append(4, rows);
-      theirs->end_pass();
-      other.publish(text, /*over=*/false);
+      run_and_publish(other, {1, 2, 3, 4, 5, 6, 7, 8});
     }
     EXPECT_EQ(r.reservation.known_rows(0, *r.host.pools(ModelId(0)), kPrompt), 5);
     const Stage large = r.caches.stage(Role::kLarge, 0);
