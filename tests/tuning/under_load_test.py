@@ -143,29 +143,37 @@ def test_tokens_count_from_the_last_first_answer_to_the_first_empty_list():
     assert (window.tokens, window.seconds) == (8, 15)
 
 
+class TracedServer(Server):
+    def generate(self, request):
+        super().generate(request)
+        return Traced(self, request)
+
+
+class Traced(Call):
+    def __iter__(self):
+        yield from list(super().__iter__())[:-1]
+        event = Event("finished")
+        event.finished = Finished(seconds=sum(self.request))
+        yield event
+
+
+def whole_lists(load, window):
+    cells = {("AR", load): Cell([window]), ("auto", load): Cell([window])}
+    return under_load.table(cells, ["AR", "auto"], [load]).splitlines()[3]
+
+
 def test_whole_lists_of_traced_requests():
-    class Traced(Call):
-        def __iter__(self):
-            yield from list(super().__iter__())[:-1]
-            event = Event("finished")
-            event.finished = Finished(seconds=sum(self.request))
-            yield event
-
-    class TracedServer(Server):
-        def generate(self, request):
-            super().generate(request)
-            return Traced(self, request)
-
     requests = [[5, 5], [1, 2, 3], [4], [2, 2]]
     server = TracedServer(1, len(requests))
     window = under_load.closed_loop(server.generate, requests, 1, server.clock)
-    assert (window.whole.tokens, window.whole.seconds) == (8, 24)
-    assert len(window.whole.batches) == 24 and window.whole.comparable
-    cells = {("AR", Load(1)): Cell([window]), ("auto", Load(1)): Cell([window])}
-    lines = under_load.table(cells, ["AR", "auto"], [Load(1)]).splitlines()
-    assert lines[3] == "| 1 client, whole lists at equal speed | 0.3 | 0.3, 1.00 × |"
-    cells["auto", Load(1)] = Cell([replace(window, whole=None)])
-    assert under_load.at_equal_speed(cells, ["AR", "auto"], Load(1)) is None
+    whole = window.whole
+    assert (whole.tokens, whole.seconds) == (8, 24)
+    assert len(whole.batches) == 24 and whole.comparable
+    row = " | 0.3 | 0.3, 1.00 × |"
+    assert whole_lists(Load(1), window) == "| 1 client, whole lists at equal speed" + row
+    split = replace(window, whole=replace(whole, split=24))
+    assert whole_lists(Load(1), split) == "| 1 client, whole lists" + row
+    assert "equal answers" in whole_lists(Load(1), replace(window, whole=None))
 
 
 def test_all_ways_of_a_turn_have_the_same_requests_in_the_same_order():
@@ -191,6 +199,10 @@ def test_bursts_count_all_tokens_while_a_request_is_active():
     assert [at for at, _ in server.pauses] == [0, 5, 9]
     assert (window.tokens, window.seconds) == (8, 10), "pauses do not count"
     assert sorted(server.asked) == sorted(requests) and window.answers == requests
+    assert window.whole is None
+    traced = TracedServer(2, 2)
+    whole = under_load.bursts(traced.generate, requests, 2, traced.clock, traced.sleep).whole
+    assert (whole.tokens, whole.seconds, len(whole.batches)) == (8, 10, 15)
     with pytest.raises(under_load.OptionError, match="without a token"):
         under_load.bursts(server.generate, [[], []], 2, server.clock, server.sleep)
 

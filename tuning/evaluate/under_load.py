@@ -147,13 +147,19 @@ def closed_loop(
             f"arrived between the time when each had an answer and the time when the list of "
             f"{len(requests)} requests was empty"
         )
-    whole = None
-    if len(run.traces) == len(requests):
-        count = sum(len(answer) for answer in run.answers)
-        whole = equal_speed.List(count, started, run.ended - started)
-        for sent, trace in run.traces:
-            whole.add(sent, trace)
+    whole = whole_list(run.answers, run.traces, started, run.ended - started)
     return Window(tokens, end - begin, run.answers, whole)
+
+
+def whole_list(
+    answers: Sequence[list[int]], traces: Sequence, begin: float, seconds: float
+) -> equal_speed.List | None:
+    if len(traces) < len(answers):
+        return None
+    whole = equal_speed.List(sum(map(len, answers)), begin, seconds)
+    for sent, trace in traces:
+        whole.add(sent, trace)
+    return whole
 
 
 def bursts(
@@ -167,7 +173,7 @@ def bursts(
 
     All tokens count, and the time when any request is active.
     """
-    tokens, seconds, answers = 0, 0.0, []
+    tokens, seconds, answers, traces, started = 0, 0.0, [], [], clock()
     for first in range(0, len(requests), size):
         burst = requests[first : first + size]
         sleep(PAUSE_SECONDS)
@@ -177,9 +183,10 @@ def bursts(
         tokens += sum(count for _, count in run.arrivals)
         seconds += run.ended - begin
         answers += run.answers
+        traces += run.traces
     if tokens == 0:
         raise OptionError(f"bursts of {size}: {len(requests)} answers without a token")
-    return Window(tokens, seconds, answers)
+    return Window(tokens, seconds, answers, whole_list(answers, traces, started, seconds))
 
 
 @dataclass
@@ -241,17 +248,24 @@ def compared(cells: Cells, way: str, first: str, loads: Sequence[Load]) -> tuple
     return sum(same for same, _ in counts), sum(both for _, both in counts)
 
 
-def at_equal_speed(cells: Cells, ways: Sequence[str], load: Load) -> dict[str, Cell] | None:
-    """The whole lists of a load, by way. None: not all of them were traced, or many prompts took several batches."""
+def whole_lists(
+    cells: Cells, ways: Sequence[str], load: Load
+) -> tuple[str, dict[str, Cell]] | None:
+    """The whole lists of a load, by way, and their name. Not at equal speed if many prompts took several batches.
+
+    None: not all were traced.
+    """
     windows = [(way, window) for way in ways for window in cells[way, load].windows]
-    lists = [window.whole for _, window in windows if window.whole and window.whole.comparable]
+    lists = [window.whole for _, window in windows if window.whole]
     if len(lists) < len(windows):
         return None
+    equal = all(one.comparable for one in lists)
+    speeds = equal_speed.speeds(lists) if equal else [one.tokens / one.seconds for one in lists]
     result = {way: Cell() for way in ways}
-    for (way, window), speed in zip(windows, equal_speed.speeds(lists), strict=True):
+    for (way, window), speed in zip(windows, speeds, strict=True):
         tokens = window.whole.tokens
         result[way].windows.append(Window(tokens, tokens / speed, window.answers))
-    return result
+    return "whole lists" + " at equal speed" * equal, result
 
 
 def table(cells: Cells, ways: Sequence[str], loads: Sequence[Load]) -> str:
@@ -260,9 +274,10 @@ def table(cells: Cells, ways: Sequence[str], loads: Sequence[Load]) -> str:
     for load in loads:
         row = [cells[way, load].shown(cells[ways[0], load]) for way in ways]
         lines.append(f"| {load} | {' | '.join(row)} |")
-        if equal := at_equal_speed(cells, ways, load):
-            row = [equal[way].shown(equal[ways[0]]) for way in ways]
-            lines.append(f"| {load}, whole lists at equal speed | {' | '.join(row)} |")
+        if whole := whole_lists(cells, ways, load):
+            name, lists = whole
+            row = [lists[way].shown(lists[ways[0]]) for way in ways]
+            lines.append(f"| {load}, {name} | {' | '.join(row)} |")
     counts = [compared(cells, way, ways[0], loads) for way in ways]
     lines.append(f"| equal answers | {' | '.join(f'{same} of {both}' for same, both in counts)} |")
     return "\n".join(lines)
