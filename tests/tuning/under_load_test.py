@@ -318,7 +318,7 @@ def test_the_page_states_how_load_was_measured(monkeypatch, tmp_path):
 
 def test_every_way_answers_the_list_of_its_turn(monkeypatch):
     asked = []
-    monkeypatch.setattr(humaneval, "request_of", lambda c, way, p, *_: [way.name, p.name])
+    monkeypatch.setattr(humaneval, "request_of", lambda c, way, p, *_, trace: [way.name, p.name])
     generate = lambda request: asked.append(request) or Answered(request)  # noqa: E731
     client = SimpleNamespace(stub=SimpleNamespace(Generate=generate))
     run = Run(9, 8, (0,), streams=(1,), answers=2, turns=2)

@@ -427,7 +427,7 @@ def measure_load(
                 run.new_tokens,
                 temperature,
                 run.top_p,
-                True,
+                trace=True,
             )
             for problem in asked_in(turn, load, problems, run, examples)
         ]

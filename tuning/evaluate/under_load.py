@@ -147,13 +147,14 @@ def closed_loop(
             f"arrived between the time when each had an answer and the time when the list of "
             f"{len(requests)} requests was empty"
         )
-    whole = whole_list(run.answers, run.traces, started, run.ended - started)
+    whole = traced_list(run.answers, run.traces, started, run.ended - started)
     return Window(tokens, end - begin, run.answers, whole)
 
 
-def whole_list(
+def traced_list(
     answers: Sequence[list[int]], traces: Sequence, begin: float, seconds: float
 ) -> equal_speed.List | None:
+    """None: not all requests were traced."""
     if len(traces) < len(answers):
         return None
     whole = equal_speed.List(sum(map(len, answers)), begin, seconds)
@@ -186,7 +187,7 @@ def bursts(
         traces += run.traces
     if tokens == 0:
         raise OptionError(f"bursts of {size}: {len(requests)} answers without a token")
-    return Window(tokens, seconds, answers, whole_list(answers, traces, started, seconds))
+    return Window(tokens, seconds, answers, traced_list(answers, traces, started, seconds))
 
 
 @dataclass
@@ -252,7 +253,6 @@ def whole_lists(
     cells: Cells, ways: Sequence[str], load: Load
 ) -> tuple[str, dict[str, Cell]] | None:
     """The whole lists of a load, by way, and their name. Not at equal speed if many prompts took several batches.
-
     None: not all were traced.
     """
     windows = [(way, window) for way in ways for window in cells[way, load].windows]
@@ -265,7 +265,7 @@ def whole_lists(
     for (way, window), speed in zip(windows, speeds, strict=True):
         tokens = window.whole.tokens
         result[way].windows.append(Window(tokens, tokens / speed, window.answers))
-    return "whole lists" + " at equal speed" * equal, result
+    return "whole lists at equal speed" if equal else "whole lists", result
 
 
 def table(cells: Cells, ways: Sequence[str], loads: Sequence[Load]) -> str:
