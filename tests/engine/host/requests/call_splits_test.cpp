@@ -63,8 +63,14 @@ class AssemblingSink final : public Sink {
       calls[index].broken |= part.broken;
     }
   }
-  void finished(const Finished& event) override { complete = event.tool_calls; }
-  void failed(const absl::Status& status) override { ADD_FAILURE() << status; }
+  void finished(const Finished& event) override {
+    complete = event.tool_calls;
+    ended.set_value();
+  }
+  void failed(const absl::Status& status) override {
+    ADD_FAILURE() << status;
+    ended.set_value();
+  }
 
   // Content, and " #name(arguments)" of each call.
   std::string shown() const {
@@ -82,6 +88,7 @@ class AssemblingSink final : public Sink {
   std::vector<CallPart> calls;
   int complete = 0;
   int chunks = 0;
+  std::promise<void> ended;
 };
 
 class CallSplits : public ::testing::Test {
@@ -111,7 +118,7 @@ class CallSplits : public ::testing::Test {
     SequenceEnd end;
     end.reason = FinishReason::kEos;
     listeners[0]->on_end(end);
-    deliver();
+    sink->ended.get_future().wait();
     EXPECT_LE(sink->chunks, static_cast<int>(sizes.size()) + 1);
     return sink->shown();
   }
