@@ -68,8 +68,9 @@ struct DeviceConfig {
   bool pin_threads = false;  // CPU only: pins each thread to its own processor,
   int first_cpu = 0;         // starting with this one of those that the process may use
   CpuKernels cpu_kernels = CpuKernels::kOwn;
-  // CUDA only (and CpuKernels::kAten): a second copy of the weights, for products of few rows.
-  // Unset: if it takes at most half of the memory that weights and KV pools leave free.
+  // A second copy of the weights, for products of few rows. CPU: of the output matrix, in 4 bits
+  // (cpu/argmax_screen.h); unset: true. CUDA and CpuKernels::kAten: of all; unset: if it takes at
+  // most half of the memory that weights and KV pools leave free.
   std::optional<bool> packed_products = std::nullopt;
   bool graphs = true;  // CUDA only: steps of few rows are captured once and replayed
   // The vector instruction set of the CPU's kernels (engine/backend/torch/cpu/targets.h), the same

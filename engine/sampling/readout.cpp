@@ -238,6 +238,13 @@ bool RowReader::left_out(const Read& read) {
   return true;
 }
 
+bool RowReader::needs_argmax_alone(const Read& read) {
+  const Warp& warp = read.warp;
+  return warp.greedy() && warp.processors == nullptr && warp.more_ids == nullptr && read.top == 0 &&
+         !read.max_prob && !read.logprob && !read.keep && read.score.empty() &&
+         !read.against.valid();
+}
+
 bool RowReader::can_ask(const Read& read) {
   const Warp& warp = read.warp;
   if (read.keep || read.top > kAnsweredTop || warp.more_ids) return false;

@@ -85,6 +85,8 @@ class RowReader {
   absl::Status read(const Work::Output& output, std::span<float> logits, int position,
                     Token next_input = -1);
 
+  // Whether this read needs no more of a row of logits than its greatest elements.
+  static bool needs_argmax_alone(const Read& read);
   // Whether a RowAnswer (row_answer.h) has all that this read needs.
   static bool can_ask(const Read& read);
   // The question about an output's row, without changes. position: of the row. vocab: number of

@@ -287,7 +287,7 @@ def test_a_suite_that_is_gone_fails(fake_tests, monkeypatch, capsys):
 def test_suites_are_those_whose_tests_run_on_the_device():
     folder = bundle.ROOT / "tests/engine/backend/torch"
     of_cpus = {"ChainedDrafts", "LazyDevice", "ShardedDecoders", "StepGraph"}  # skipped elsewhere
-    of_cpus |= {"FewRows", "StoredBlocks"}
+    of_cpus |= {"FewRows", "OutputMatrix", "StoredBlocks"}
     of_cpus |= {"AuthorCandidates", "LoraDevice", "LoraGguf", "LoraSteps"}
     found = set()
     for source in [*folder.glob("*_test.cpp"), *folder.glob("model/*_test.cpp")]:

@@ -32,7 +32,7 @@ void BlockReader::read(const Batch& batch, const Plan& plan, const ReadBlock& bl
       const int64_t offset = std::max(0, plan.items[w].first_read - block.first);
       const HeadRows own = rows.answers != nullptr ? HeadRows{nullptr, rows.answers + offset}
                                                    : HeadRows{rows.logits + offset * vocab_size_};
-      results[w].status = read_work(batch.works[w], plan, plan.items[w], block, own,
+      results[w].status = read_work(batch, w, plan, block, own,
                                     readers_[static_cast<size_t>(from / grain)], results[w]);
     }
   });
@@ -52,9 +52,11 @@ void BlockReader::prepare(const Batch& batch, const Plan& plan) {
   }
 }
 
-absl::Status BlockReader::read_work(const Work& work, const Plan& plan, const Plan::Item& item,
+absl::Status BlockReader::read_work(const Batch& batch, size_t w, const Plan& plan,
                                     const ReadBlock& block, HeadRows rows, RowReader& reader,
                                     WorkResult& result) const try {
+  const Work& work = batch.works[w];
+  const Plan::Item& item = plan.items[w];
   const auto vocab = static_cast<size_t>(vocab_size_);
   auto* late = static_cast<LateWork*>(result.late.get());  // of an earlier block
   if (block.from == 0) reader.begin(work);
@@ -71,11 +73,7 @@ absl::Status BlockReader::read_work(const Work& work, const Plan& plan, const Pl
       continue;
     }
     const auto row = static_cast<size_t>(item.first_row + o.run_row);
-    // In a chain that is verified, a row judges the next row's token.
-    Token next_input = -1;
-    if (read.judges() && i + 1 < work.outputs.size() && work.outputs[i + 1].read == o.read) {
-      next_input = plan.token[static_cast<size_t>(item.first_row + work.outputs[i + 1].run_row)];
-    }
+    const Token next_input = plan.judged(batch, w, i);
     const int position = plan.columns.position[row];
     if (rows.answers != nullptr) {
       TANDEM_RETURN_IF_ERROR(reader.read(o, *rows.answers++, position, vocab_size_, next_input));

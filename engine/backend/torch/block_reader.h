@@ -35,9 +35,8 @@ class BlockReader {
 
  private:
   // rows: from the block's first head input of this work on
-  absl::Status read_work(const Work& work, const Plan& plan, const Plan::Item& item,
-                         const ReadBlock& block, HeadRows rows, RowReader& reader,
-                         WorkResult& result) const;
+  absl::Status read_work(const Batch& batch, size_t w, const Plan& plan, const ReadBlock& block,
+                         HeadRows rows, RowReader& reader, WorkResult& result) const;
 
   ValueStore& store_;
   const int vocab_size_;

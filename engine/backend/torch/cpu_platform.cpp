@@ -147,9 +147,9 @@ class CpuPlatform : public Platform {
                             load_packed(source, spec, weight_type(store.dtype), layout));
     return make_matrix(std::move(packed), ops());
   }
-  std::unique_ptr<WeightMatrix> load_blocks(cpu::QuantizedMatrix matrix,
+  std::unique_ptr<WeightMatrix> load_blocks(cpu::QuantizedMatrix matrix, bool tokens,
                                             const WeightStore& /*store*/) const override {
-    return make_matrix(std::move(matrix), ops());
+    return make_matrix(std::move(matrix), tokens, ops());
   }
 
   bool keys_by_dimension() const final { return true; }
@@ -181,7 +181,7 @@ class AtenPlatform final : public CpuPlatform {
                             load_packed(source, spec, weight_type(store.dtype)));
     return make_matrix(unpacked(packed), layout == cpu::Layout::kPairs, ops());
   }
-  std::unique_ptr<WeightMatrix> load_blocks(cpu::QuantizedMatrix matrix,
+  std::unique_ptr<WeightMatrix> load_blocks(cpu::QuantizedMatrix matrix, bool /*tokens*/,
                                             const WeightStore& store) const override {
     return make_matrix(matrix, store.device, store.rows(), ops());
   }

@@ -80,11 +80,11 @@ std::string loaded_line(const DeviceModel& loaded, const std::string& name,
                 megabytes(expanded), kFp8Multiple, first_of(loaded.weights->expanded()))
           : absl::StrFormat(" (%.1f MB of them expanded from blocks without a product)",
                             megabytes(expanded));
-  const std::string more = loaded.shares_weights ? " (shared with another device queue)"
-                           : loaded.packed_bytes > 0
-                               ? absl::StrFormat(" and %.1f MB of them packed for few rows",
-                                                 megabytes(loaded.packed_bytes))
-                               : "";
+  const std::string more =
+      loaded.shares_weights ? " (shared with another device queue)"
+      : loaded.packed_bytes > 0
+          ? absl::StrFormat(" and %.1f MB of copies for few rows", megabytes(loaded.packed_bytes))
+          : "";
   return absl::StrFormat("%s: %s, %.1f M parameters, %s, %.1f MB%s on %s%s, loaded in %.1f s", name,
                          architecture, static_cast<double>(loaded.shape.parameters) / 1e6,
                          loaded.shape.dtype, megabytes(loaded.shape.weight_bytes), of_these, device,
@@ -376,11 +376,13 @@ absl::Status TorchDevice::Impl::load_weights(DeviceModel& loaded, const DecoderS
       DecoderWeights::load(source.config, source.tied, source.tensors, store);
   if (!own.ok()) return annotate(own.status(), source.name);
   auto weights = std::make_shared<DecoderWeights>(*std::move(own));
-  if (config.packed_products.value_or(false)) {
+  const bool own_kernels =
+      config.kind == DeviceKind::kCpu && config.cpu_kernels == CpuKernels::kOwn;
+  if (config.packed_products.value_or(own_kernels)) {
     loaded.packed_bytes = weights->packed_bytes();
     weights->pack();
   }
-  if (!config.packed_products.has_value()) loaded.unpacked = weights;
+  if (!config.packed_products.has_value() && !own_kernels) loaded.unpacked = weights;
   loaded.weights = weights;
   if (!source.path.empty()) {
     shared->share_weights(key, loaded.weights, config.name(), config.packed_products);

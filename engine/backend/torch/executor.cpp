@@ -423,13 +423,18 @@ cpu::Columns Executor::head_need(const Batch& batch, const ReadBlock& block) {
   if (device_queue_ != nullptr) return {.first = ids_needed(works, shape_.vocab_size)};
   ids_.clear();
   more_ids_.clear();
+  expected_.clear();
+  int others = 0;  // the most ids of a read that needs more than its greatest logit
   for (size_t w = block.begin; w < block.end; ++w) {
     if (!plan_.items[w].status.ok()) continue;
     const Work& work = batch.works[w];
-    for (size_t i = block.from; i < std::min(block.to, work.outputs.size()); ++i) {
+    const size_t end = std::min(block.to, work.outputs.size());
+    for (size_t i = block.from; i < end; ++i) {
       const Read& read = work.pass->read[static_cast<size_t>(work.outputs[i].read)];
       if (read.hidden) continue;
       ids_.push_back(first_ids(read, shape_.vocab_size));
+      if (!RowReader::needs_argmax_alone(read)) others = std::max(others, ids_.back());
+      expected_.push_back(i + 1 < end ? plan_.judged(batch, w, i) : -1);
       if (!read.warp.more_ids) continue;
       for (const Token id : *read.warp.more_ids) {
         if (id >= ids_.back() && id < shape_.vocab_size) more_ids_.push_back(id);
@@ -440,9 +445,19 @@ cpu::Columns Executor::head_need(const Batch& batch, const ReadBlock& block) {
   const auto behind = std::find(ids_.rbegin(), ids_.rend(), most).base();
   if (behind == ids_.end() || !more_ids_.empty()) {
     std::ranges::sort(more_ids_);
-    return {.first = most, .more = more_ids_};
+    const bool equal = std::ranges::all_of(ids_, [&](int ids) { return ids == most; });
+    return {.first = most,
+            .more = more_ids_,
+            .argmax = equal && others == 0 ? most : 0,
+            .expected = expected_};
   }
-  return {.first = *std::max_element(behind, ids_.end()), .whole = behind - ids_.begin()};
+  const int first = *std::max_element(behind, ids_.end());
+  const bool equal =
+      std::all_of(ids_.begin(), behind, [&](int ids) { return ids == most || ids <= first; });
+  return {.first = first,
+          .whole = behind - ids_.begin(),
+          .argmax = equal && others <= first ? most : 0,
+          .expected = expected_};
 }
 
 HeadRows Executor::head_rows(const ReadBlock& block, const cpu::Columns& need, bool answers) {

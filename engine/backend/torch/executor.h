@@ -121,10 +121,11 @@ class Executor {
   Questions questions_;           // [reads], of device queues with a queue
   bool answers_suffice_ = false;  // for all reads of this batch
   BlockReader reader_;
-  RowReader asker_;               // scratch of set_questions()
-  std::vector<int> ids_;          // scratch of head_need()
-  std::vector<Token> more_ids_;   // likewise
-  std::vector<LoraGroup> loras_;  // of a segment, without Ops::add_lora
+  RowReader asker_;                // scratch of set_questions()
+  std::vector<int> ids_;           // scratch of head_need()
+  std::vector<int32_t> expected_;  // likewise
+  std::vector<Token> more_ids_;    // likewise
+  std::vector<LoraGroup> loras_;   // of a segment, without Ops::add_lora
   std::vector<LoraColumns>
       lora_columns_;   // with it, by Plan::segments; empty: no row has an adapter
   RowBuffer x_;        // [rows, hidden] residual stream

@@ -470,6 +470,14 @@ void Plan::add_reads(const Work& work, Item& item) {
   }
 }
 
+Token Plan::judged(const Batch& batch, size_t w, size_t i) const {
+  const auto& outputs = batch.works[w].outputs;
+  const int read = outputs[i].read;
+  if (!batch.works[w].pass->read[static_cast<size_t>(read)].judges()) return -1;
+  if (i + 1 == outputs.size() || outputs[i + 1].read != read) return -1;
+  return token[static_cast<size_t>(items[w].first_row + outputs[i + 1].run_row)];
+}
+
 std::vector<ReadBlock> Plan::read_blocks(const Batch& batch, int most) const {
   std::vector<ReadBlock> blocks;
   for (size_t w = 0; w < items.size();) {

@@ -146,6 +146,8 @@ class Plan {
   std::vector<HeadReads> heads;   // one per early head
 
   int rows() const { return static_cast<int>(token.size()); }
+  // The draft that output i of works[w] judges: the input of the next row of its chain. -1: none.
+  Token judged(const Batch& batch, size_t w, size_t i) const;
   size_t array_bytes() const;  // an upper bound for the arrays that kernels read, with alignment
 
   // Blocks of at most `most` (1 or more) head inputs: whole works, or pieces of a work that has

@@ -87,8 +87,8 @@ class Platform {
                                                                    const LinearSpec& spec,
                                                                    const WeightStore& store,
                                                                    cpu::Layout layout) const = 0;
-  // One matrix in blocks of 4 to 8 bits. REQUIRES: not empty
-  virtual std::unique_ptr<WeightMatrix> load_blocks(cpu::QuantizedMatrix matrix,
+  // One matrix in blocks of 4 to 8 bits. tokens: LinearSpec::tokens. REQUIRES: not empty
+  virtual std::unique_ptr<WeightMatrix> load_blocks(cpu::QuantizedMatrix matrix, bool tokens,
                                                     const WeightStore& store) const = 0;
 
   // --- KV pools

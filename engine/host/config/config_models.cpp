@@ -263,14 +263,11 @@ absl::StatusOr<DeviceConfig> device_from(const ConfigFile& file, int index) {
       return fields.error("cpu_kernels", pb::Device::CpuKernels_Name(in.cpu_kernels()),
                           "unset on a CUDA device");
     }
-    if (in.has_packed_products()) device->packed_products = in.packed_products();
     if (in.has_graphs()) device->graphs = in.graphs();
   } else if (in.has_graphs()) {
     return fields.error("graphs", in.graphs() ? "true" : "false", "unset on a CPU device");
-  } else if (in.has_packed_products()) {
-    return fields.error("packed_products", in.packed_products() ? "true" : "false",
-                        "unset on a CPU device");
   }
+  if (in.has_packed_products()) device->packed_products = in.packed_products();
   device->pin_threads = in.pin_threads();
   if (in.cpu_kernels() == pb::Device::CPU_KERNELS_ATEN) device->cpu_kernels = CpuKernels::kAten;
   return *device;

@@ -271,14 +271,17 @@ void QuantizedMatrix::unpack(int64_t row, float* to) const {
   const std::byte* unit = data_.get() + from.unit;
   const auto* codes = reinterpret_cast<const uint8_t*>(unit + from.segment->codes_at);
   std::array<uint8_t, 32> some{};
-  for (int64_t i = 0; i < in_; ++i) {
+  for (int64_t i = 0; i < in_; i += 16) {
     if (i % 32 == 0) {
       get_codes(codes, f.bits, from.column, some);
       codes += code_bytes(f);
     }
     const int sixteen = static_cast<int>(i % f.inputs() / 16);
     const Line line = line_of(unit + i / f.inputs() * scale_bytes(f), f, from.column, sixteen);
-    to[i] = line.scale * static_cast<float>(some[static_cast<size_t>(i % 32)] - f.zero) - line.less;
+    const uint8_t* const half = some.data() + i % 32;
+    for (int k = 0; k < 16; ++k) {
+      to[i + k] = line.scale * static_cast<float>(half[k] - f.zero) - line.less;
+    }
   }
 }
 

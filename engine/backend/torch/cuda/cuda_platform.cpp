@@ -104,7 +104,7 @@ class CudaPlatform final : public Platform {
                             load_matrix(source, spec, store.rows(), store.device));
     return make_matrix(std::move(weight), layout == cpu::Layout::kPairs, ops());
   }
-  std::unique_ptr<WeightMatrix> load_blocks(cpu::QuantizedMatrix matrix,
+  std::unique_ptr<WeightMatrix> load_blocks(cpu::QuantizedMatrix matrix, bool /*tokens*/,
                                             const WeightStore& store) const override {
     return make_matrix(matrix, store.device, store.rows(), ops());
   }

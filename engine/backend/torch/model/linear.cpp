@@ -57,7 +57,7 @@ absl::StatusOr<Linear> Linear::load(const TensorSource& source, const WeightStor
   if (fp8.codes.defined()) {
     l.matrix_ = make_matrix(std::move(fp8), platform.ops());
   } else if (!blocks.empty()) {
-    l.matrix_ = platform.load_blocks(std::move(blocks), store);
+    l.matrix_ = platform.load_blocks(std::move(blocks), spec.tokens, store);
   } else {
     TANDEM_ASSIGN_OR_RETURN(l.matrix_, platform.load_dense(source, spec, store, layout));
     if (store.dtype == DType::kFp8 ? !spec.tokens

@@ -50,8 +50,8 @@ class WeightMatrix {
   // The matrix as a tensor, [outs, in]; undefined: it is stored in another form.
   virtual at::Tensor tensor() const { return {}; }
 
-  // A second copy of the weights for products of few rows: the bytes it takes, 0: there is no such
-  // product; and this matrix with it.
+  // A second copy of the weights for products of few rows, on CPUs for those of Columns::argmax:
+  // the bytes it takes, 0: there is no such product; and this matrix with it.
   virtual int64_t packed_bytes() const { return 0; }
   virtual std::unique_ptr<WeightMatrix> packed() const { return nullptr; }
 
@@ -61,7 +61,8 @@ class WeightMatrix {
 
 // For cpu::product(). ops: for activations
 std::unique_ptr<WeightMatrix> make_matrix(cpu::PackedMatrix matrix, const Ops& ops);
-std::unique_ptr<WeightMatrix> make_matrix(cpu::QuantizedMatrix matrix, const Ops& ops);
+// tokens: an output matrix or embedding
+std::unique_ptr<WeightMatrix> make_matrix(cpu::QuantizedMatrix matrix, bool tokens, const Ops& ops);
 // For LibTorch's products. weight: [outs, in]; pairs: as Ops::packed_numbers()
 std::unique_ptr<WeightMatrix> make_matrix(at::Tensor weight, bool pairs, const Ops& ops);
 // For Ops::block_product(): a copy in the memory of `device`. rows: WeightStore::rows()

@@ -234,6 +234,41 @@ TEST_P(Forward, SingleIdsAreThoseOfAWholeRow) {
   }
 }
 
+// An output matrix of 8 bits, large enough for a copy in 4 bits (cpu/argmax_screen.h).
+TEST(ForwardTypes, GreedyReadsAreThoseOfAllLogits) {
+  if (!test_device_holds(DType::kInt4)) GTEST_SKIP() << "a type of the CPU";
+  DecoderConfig c = tiny_config();
+  c.vocab_size = 131072;
+  c.layers = 1;
+  TinyModel tiny = tiny_model(c);
+  tiny.dtype = DType::kInt4;
+  Driver d(tiny);
+  const auto answers = [&](int n, int vocab, bool more) {
+    Sequence s = d.sequence(), other = d.sequence();
+    Pass pass = chain_pass(1, random_tokens(n, 64, static_cast<uint64_t>(n)));
+    Read read{.rows = counting(n), .draw = true};
+    read.warp.vocab = vocab;
+    Pass sampled = pass;
+    pass.reading(read);
+    read.warp.temperature = 1;
+    sampled.reading(read);
+    std::vector<Driver::Item> items = {{&s, &pass}};
+    if (more) items.push_back({&other, &sampled});
+    std::vector<Token> tokens;
+    const std::vector<WorkResult> results = d.run(items);
+    for (const Out& out : results[0].readout.row) tokens.push_back(out.token);
+    d.release(s);
+    d.release(other);
+    return tokens;
+  };
+  for (const int n : {1, 4}) {
+    for (const int vocab : {0, 999, 100000}) {
+      const std::vector<Token> want = answers(n, vocab, true);
+      for (int i = 0; i < 16; ++i) EXPECT_EQ(answers(n, vocab, false), want) << n << ", " << vocab;
+    }
+  }
+}
+
 TEST(ForwardTypes, Float32RowsAreCloseToFloat64) {
   TinyModel single = tiny_model();
   single.dtype = DType::kFloat32;

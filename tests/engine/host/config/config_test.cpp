@@ -508,8 +508,6 @@ TEST_F(ConfigTest, ErrorsNameFileLineFieldValueAndAllowed) {
        "/deploy/d.textproto:1: devices[0].pin_threads: true; allowed: unset on a CUDA device"},
       {"devices { name: \"cpu:0\" graphs: false }",
        "/deploy/d.textproto:1: devices[0].graphs: false; allowed: unset on a CPU device"},
-      {"devices { name: \"cpu:0\" packed_products: false }",
-       "/deploy/d.textproto:1: devices[0].packed_products: false; allowed: unset on a CPU device"},
       {"devices { name: \"cuda:0\" cpu_kernels: CPU_KERNELS_ATEN }",
        "/deploy/d.textproto:1: devices[0].cpu_kernels: CPU_KERNELS_ATEN; allowed: unset on a CUDA "
        "device"},

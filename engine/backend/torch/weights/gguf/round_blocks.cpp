@@ -83,8 +83,8 @@ Line line_q41(const Values& x) {
   return best;
 }
 
-// The line of Q4_0: value = scale * (code - 8).
-Line line_q40(const Values& x) {
+// The line of Q4_0: value = scale * (code - 8). steps: divisions of the largest magnitude.
+Line line_q40(const Values& x, std::span<const float> steps) {
   Lanes largest{};  // by magnitude
   for (const Lanes& value : x) {
     largest = most(value, -value) > most(largest, -largest) ? value : largest;
@@ -92,8 +92,8 @@ Line line_q40(const Values& x) {
   Lanes best = largest / -8, error{};
   error += std::numeric_limits<float>::infinity();
   Values codes;
-  for (const float steps : {-9.f, -8.5f, -8.f, -7.75f, -7.5f, -7.25f, 7.f, 7.5f, 8.f}) {
-    Lanes scale = largest / steps;
+  for (const float step : steps) {
+    Lanes scale = largest / step;
     for (int fits = 0; fits < 2; ++fits) {  // the second one by least squares
       const Line line{scale, -8 * scale};
       line.codes(x, codes);
@@ -126,10 +126,12 @@ bool round_half(float& number, std::byte* to) {
 }
 
 // Rounds up to kBlocks blocks of four-bit codes. False: a scale or minimum overflows fp16.
-bool round_4_bits(BlockType type, const Values& x, size_t blocks, std::byte* to) {
+bool round_4_bits(BlockType type, const Values& x, size_t blocks, bool quick, std::byte* to) {
+  constexpr float kSteps[] = {-9.f, -8.5f, -8.f, -7.75f, -7.5f, -7.25f, 7.f, 7.5f, 8.f};
   const bool minimum = type == BlockType::kQ41;
   const size_t header = minimum ? 4 : 2, bytes = header + kBlock / 2;
-  Line line = minimum ? line_q41(x) : line_q40(x);
+  Line line = minimum ? line_q41(x)
+                      : line_q40(x, quick ? std::span(kSteps).subspan(3, 1) : std::span(kSteps));
   for (size_t block = 0; block < blocks; ++block) {
     float scale = line.scale[block], low = line.minimum[block];
     if (!round_half(scale, to + block * bytes)) return false;
@@ -164,7 +166,7 @@ bool round_q80(std::span<const float, kBlock> x, std::byte* to) {
 
 }  // namespace
 
-bool round_row(BlockType type, std::span<const float> values, std::byte* to) {
+bool round_row(BlockType type, std::span<const float> values, std::byte* to, bool quick) {
   TANDEM_CHECK(values.size() % kBlock == 0);
   TANDEM_CHECK(type == BlockType::kQ40 || type == BlockType::kQ41 || type == BlockType::kQ80);
   if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) {
@@ -183,7 +185,7 @@ bool round_row(BlockType type, std::span<const float> values, std::byte* to) {
     for (size_t block = 0; block < blocks; ++block) {
       for (size_t i = 0; i < kBlock; ++i) x[i][block] = values[first + block * kBlock + i];
     }
-    if (!round_4_bits(type, x, blocks, to)) return false;
+    if (!round_4_bits(type, x, blocks, quick, to)) return false;
     first += blocks * kBlock;
     to += blocks * bytes;
   }

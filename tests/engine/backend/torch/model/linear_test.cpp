@@ -4,6 +4,8 @@
 #include "engine/backend/torch/model/linear.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -116,6 +118,46 @@ TEST_F(FewRows, AndMoreReadTheOthers) {
 TEST_F(FewRows, NeedNoCopyOnTheCpu) {
   const Linear own = *Linear::load(TensorMap(tensors_), WeightStore{}, {{"w"}, {kOuts}, kIn, true});
   EXPECT_EQ(own.packed_bytes(), 0);
+}
+
+// Greedy requests read a copy of an output matrix in 4 bits first.
+TEST(OutputMatrix, HasACopyOnTheCpu) {
+  const c10::InferenceMode inference;
+  at::manual_seed(2);
+  const int64_t outs = 65000, in = 64;
+  const BlockFormat* const format = find_block_format(static_cast<uint32_t>(BlockType::kQ80));
+  const auto row_bytes = static_cast<size_t>(in / format->values * format->bytes);
+  std::vector<std::byte> bytes(row_bytes * outs);
+  const at::Tensor values = at::randn({outs, in});
+  for (int64_t r = 0; r < outs; ++r) {
+    const auto* const row = static_cast<const float*>(values.const_data_ptr()) + r * in;
+    ASSERT_TRUE(round_row(BlockType::kQ80, {row, in}, bytes.data() + r * row_bytes));
+  }
+  const TensorMap source(
+      {{"w.weight",
+        {.shape = {outs, in}, .data = bytes.data(), .bytes = bytes.size(), .block = format}}});
+  const WeightStore store{DType::kStored};
+  EXPECT_EQ(Linear::load(source, store, {{"w"}, {outs}, in, false})->packed_bytes(), 0);
+  const LinearSpec head{.names = {"w"}, .outs = {outs}, .in = in, .tokens = true};
+  const Linear plain = *Linear::load(source, store, head);
+  Linear screened = *Linear::load(source, store, head);
+  EXPECT_NEAR(static_cast<double>(screened.packed_bytes()), outs * (in * 4.5 / 8 + 4), 2000);
+  screened.pack();
+  for (const int64_t n : {1, 8, 9}) {
+    const at::Tensor x = 3 * values.narrow(0, 100, n) + at::randn({n, in}) / 50;
+    at::Tensor want = at::empty({n, outs}), got = at::empty({n, outs});
+    plain.into(want, x);
+    screened.into(got, x);
+    EXPECT_TRUE(got.equal(want)) << "all elements";
+    int others = 0;
+    for (int i = 0; i < 64; ++i) {  // only some are screened at first
+      screened.into(got, x, {.first = outs, .argmax = outs});
+      EXPECT_TRUE(got.argmax(1).equal(want.argmax(1)));
+      EXPECT_TRUE(got.amax(1).equal(want.amax(1)));
+      others += got.equal(want) ? 0 : 1;
+    }
+    EXPECT_EQ(others > 3, n <= 8) << "only with few rows";
+  }
 }
 
 // Blocks without a product are widened to a type that represents the same values.
