@@ -19,7 +19,7 @@ namespace tandem::cpu {
 class ArgmaxScreen {
  public:
   // With more rows, both products take about as long.
-  static constexpr int64_t kMostRows = 8;
+  static constexpr int64_t kMostRows = 6;
 
   // Whether a screen of `weights` reads less: one part of Q6_K or Q8_0.
   static bool suits(const QuantizedMatrix& weights);

@@ -143,7 +143,7 @@ TEST(OutputMatrix, HasACopyOnTheCpu) {
   Linear screened = *Linear::load(source, store, head);
   EXPECT_NEAR(static_cast<double>(screened.packed_bytes()), outs * (in * 4.5 / 8 + 4), 2000);
   screened.pack();
-  for (const int64_t n : {1, 8, 9}) {
+  for (const int64_t n : {1, 6, 7}) {
     const at::Tensor x = 3 * values.narrow(0, 100, n) + at::randn({n, in}) / 50;
     at::Tensor want = at::empty({n, outs}), got = at::empty({n, outs});
     plain.into(want, x);
@@ -156,7 +156,7 @@ TEST(OutputMatrix, HasACopyOnTheCpu) {
       EXPECT_TRUE(got.amax(1).equal(want.amax(1)));
       others += got.equal(want) ? 0 : 1;
     }
-    EXPECT_EQ(others > 3, n <= 8) << "only with few rows";
+    EXPECT_EQ(others > 3, n <= 6) << "only with few rows";
   }
 }
 
