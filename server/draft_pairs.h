@@ -22,7 +22,7 @@ const DraftPair* find_draft_pair(absl::string_view repository);
 // The draft's repository in the format of the large one: GGUF if its name ends so.
 std::string draft_repository(const DraftPair& pair, absl::string_view large);
 
-// "measured 2.21 times as fast (conditions)"
+// "measured 2.2 times as fast (conditions)"
 std::string expected_gain(const DraftPair& pair);
 
 // For messages.

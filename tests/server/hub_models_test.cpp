@@ -82,7 +82,7 @@ TEST(HubModels, DraftModels) {
   const auto hint = resolve_hub_models(to_cache, &flags);
   ASSERT_TRUE(hint.ok()) << hint.status();
   EXPECT_THAT(*hint, HasSubstr("--small Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF (or --small auto); "
-                               "measured 2.21 times as fast"));
+                               "measured 2.2 times as fast"));
   EXPECT_EQ(flags.small, "");
 
   ModelFlags chosen{{std::string("coder=") + kLarge}};
