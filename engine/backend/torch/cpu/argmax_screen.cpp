@@ -32,8 +32,8 @@ float sum(int64_t n, const F& of) {
   return all;
 }
 
-// At least the magnitude of a row as it is multiplied: normed, and rounded to 8 bits in groups of
-// 32, which adds at most sqrt(32) / 2 / 127 of it.
+// An upper bound of the magnitude of a row after its norm and its rounding to 8 bits. Rounding in
+// groups of 32 adds at most sqrt(32) / 2 / 127 of it.
 float magnitude(const Rows<float>& x, int64_t row, std::vector<float>& scratch) {
   const float* from = x.x + row * x.in;
   if (x.norm.kind != NormKind::kNone) {

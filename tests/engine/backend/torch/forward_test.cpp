@@ -243,30 +243,61 @@ TEST(ForwardTypes, GreedyReadsAreThoseOfAllLogits) {
   TinyModel tiny = tiny_model(c);
   tiny.dtype = DType::kInt4;
   Driver d(tiny);
-  const auto answers = [&](int n, int vocab, bool more) {
+  // shared: with a sampled read in the batch, which needs all logits
+  const auto answer = [&](const std::vector<Token>& tokens, const Read& read, bool shared) {
     Sequence s = d.sequence(), other = d.sequence();
-    Pass pass = chain_pass(1, random_tokens(n, 64, static_cast<uint64_t>(n)));
-    Read read{.rows = counting(n), .draw = true};
-    read.warp.vocab = vocab;
-    Pass sampled = pass;
+    Pass pass = chain_pass(1, tokens), sampled = pass;
     pass.reading(read);
-    read.warp.temperature = 1;
-    sampled.reading(read);
+    sampled.reading({.rows = {0}, .warp = {.temperature = 1}, .draw = true});
     std::vector<Driver::Item> items = {{&s, &pass}};
-    if (more) items.push_back({&other, &sampled});
-    std::vector<Token> tokens;
-    const std::vector<WorkResult> results = d.run(items);
-    for (const Out& out : results[0].readout.row) tokens.push_back(out.token);
+    if (shared) items.push_back({&other, &sampled});
+    std::vector<WorkResult> results = d.run(items);
+    EXPECT_TRUE(results[0].status.ok()) << results[0].status;
     d.release(s);
     d.release(other);
-    return tokens;
+    return std::move(results[0].readout);
+  };
+  // Only some products are screened at first.
+  const auto expect_same = [&](const std::vector<Token>& tokens, const Read& read) {
+    const Readout want = answer(tokens, read, true);
+    for (int i = 0; i < 16; ++i) {
+      const Readout got = answer(tokens, read, false);
+      EXPECT_EQ(got.accepted, want.accepted);
+      ASSERT_EQ(got.row.size(), want.row.size());
+      for (size_t r = 0; r < want.row.size(); ++r) {
+        EXPECT_EQ(got.row[r].token, want.row[r].token) << r;
+        if (read.max_prob) EXPECT_EQ(got.row[r].max_prob, want.row[r].max_prob) << r;
+        if (read.logprob) EXPECT_EQ(got.row[r].logprob, want.row[r].logprob) << r;
+        if (!read.score.empty()) EXPECT_EQ(got.row[r].nll, want.row[r].nll) << r;
+        ASSERT_EQ(got.row[r].top.size(), want.row[r].top.size());
+        for (size_t k = 0; k < want.row[r].top.size(); ++k) {
+          EXPECT_EQ(got.row[r].top[k].token, want.row[r].top[k].token) << r;
+        }
+      }
+    }
   };
   for (const int n : {1, 4}) {
+    const auto tokens = random_tokens(n, 64, static_cast<uint64_t>(n));
     for (const int vocab : {0, 999, 100000}) {
-      const std::vector<Token> want = answers(n, vocab, true);
-      for (int i = 0; i < 16; ++i) EXPECT_EQ(answers(n, vocab, false), want) << n << ", " << vocab;
+      expect_same(tokens, {.rows = counting(n), .warp = {.vocab = vocab}, .draw = true});
     }
+    expect_same(tokens, {.rows = counting(n), .draw = true, .max_prob = true});
+    expect_same(tokens, {.rows = counting(n), .top = 5});
+    expect_same(tokens, {.rows = counting(n), .draw = true, .logprob = true});
+    expect_same(tokens, {.rows = counting(n), .score = tokens});
   }
+  // Two right drafts, then a wrong one and another.
+  std::vector<Token> chain = {7};
+  for (int i = 0; i < 2; ++i) {
+    const Read last{.rows = {static_cast<Row>(i)}, .draw = true};
+    chain.push_back(answer(chain, last, true).row[0].token);
+  }
+  const Read fourth{.rows = {2}, .draw = true};
+  chain.push_back(answer(chain, fourth, true).row[0].token == 1 ? 2 : 1);
+  chain.push_back(3);
+  const Read judging{.rows = counting(5), .match = true};
+  EXPECT_EQ(answer(chain, judging, true).accepted, 2);
+  expect_same(chain, judging);
 }
 
 TEST(ForwardTypes, Float32RowsAreCloseToFloat64) {

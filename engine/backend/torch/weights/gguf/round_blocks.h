@@ -15,7 +15,7 @@ namespace tandem {
 // Q4_0: scale by least squares for the best of several divisions of the largest magnitude.
 // Q4_1: scale and minimum by least squares for the best of several divisions of the range into 15
 // steps, as in llama.cpp. Q8_0: scale = max magnitude / 127.
-// quick: Q4_0 with one of these divisions, in a fifth of the time.
+// quick: Q4_0 with one of these divisions.
 bool round_row(BlockType type, std::span<const float> values, std::byte* to, bool quick = false);
 
 }  // namespace tandem
