@@ -69,9 +69,10 @@ double BatchTime::at_speed_1(double rows) const {
   return std::max(0.0, low + slope * (rows - low_rows));
 }
 
-double BatchTime::row(double rows) const {
-  const double more = std::max(4.0, rows / 2);
-  return (seconds(rows + more) - seconds(rows)) / more;
+double BatchTime::added(double rows, double more) const {
+  const double now = seconds(rows), add = seconds(rows + more) - now;
+  if (rows < kLinear) return add;
+  return std::max(add, more * (now - seconds(rows / 2)) / (rows / 2));
 }
 
 }  // namespace tandem

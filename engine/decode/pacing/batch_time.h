@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 
@@ -27,8 +28,10 @@ class BatchTime {
   bool known() const { return !sizes_.empty(); }
   // Of a batch with `rows` rows, which may be a mean. REQUIRES: known().
   double seconds(double rows) const;
+  // That `more` rows add to a batch of `rows`.
+  double added(double rows, double more) const;
   // That one more row adds, in the mean of the next few: differences of medians are noisy.
-  double row(double rows) const;
+  double row(double rows) const { return added(rows, few(rows)) / few(rows); }
 
   void visit(SavedNumbers* saved);
 
@@ -43,6 +46,10 @@ class BatchTime {
   // Larger batches have prompts. Their times vary with the context, and do not show the speed.
   static constexpr int kMostOfSpeed = 64;  // rows
 
+  // From this size on, a row costs at least as much as the half of the rows before it, in the mean.
+  // Larger batches have prompts, whose rows cost less.
+  static constexpr double kLinear = 24;  // rows
+
   // An old median does not outweigh a new value.
   struct Size {
     double rows = 0;
@@ -50,6 +57,7 @@ class BatchTime {
     int64_t seen = 0;         // in this batch
   };
   static int size_of(int rows);
+  static double few(double rows) { return std::max(4.0, rows / 2); }
   double at_speed_1(double rows) const;  // seconds
 
   std::map<int, Size> sizes_;  // by size_of()

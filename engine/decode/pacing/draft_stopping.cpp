@@ -31,6 +31,9 @@ constexpr double kReading = 1.15;
 constexpr double kExpected = 4;
 // Rounds with the small model, the expected ones included, that show what it is worth.
 constexpr double kKnown = 12;
+// Weight of a row's time beside other requests. Drafts are made where estimates are high by chance,
+// so drafts that seem just worth their rows lose.
+constexpr double kRowTime = 1.15;
 // Of a forced draft. The model may write the same characters as other tokens.
 constexpr double kForcedAccepted = 0.98;
 
@@ -274,10 +277,12 @@ bool DraftStopping::explores_small(const RecentRounds& with) {
   return true;
 }
 
+double DraftStopping::worth() const { return alone() ? best_ : kRowTime * best_; }
+
 // Tokens that all requests make in the time of one more row of the large model.
 double DraftStopping::row() const {
   if (best_ <= 0) return 0;
-  return best_ * now_.large.time->row(others_ + 1 + static_cast<double>(drafts_.size()));
+  return worth() * now_.large.time->row(others_ + 1 + static_cast<double>(drafts_.size()));
 }
 
 // With mask tokens, a pass makes two tokens if the parallel one is right, and predicts another. But
@@ -302,12 +307,11 @@ double DraftStopping::gain_of_copy(int token) const {
   const double first = gain_of_known(token);
   if (first >= 0 || best_ <= 0 || !drafts_.empty()) return first;
   const BatchTime& time = *now_.large.time;
-  const double rows = others_ + 1, before = time.seconds(rows);
   double most = first, accepted = 1, tokens = 0;
   for (int drafts = 1; drafts <= most_copied_; ++drafts) {
     accepted *= rate(token);
     tokens += accepted;
-    most = std::max(most, tokens - best_ * (time.seconds(rows + drafts) - before));
+    most = std::max(most, tokens - worth() * time.added(others_ + 1, drafts));
   }
   return most;
 }

@@ -113,6 +113,15 @@ TEST(BatchTime, PromptsDoNotShowTheSpeed) {
   EXPECT_NEAR(time.seconds(4), 1, 1e-9);
 }
 
+// Prompts are the only batches of more than 32 rows, and their rows cost half as much.
+TEST(BatchTime, RowsOfLargeBatchesCostWhatThoseBeforeThemDo) {
+  BatchTime time;
+  for (const int rows : {1, 8, 16, 32}) time.observe(rows, 1 + rows);
+  time.observe(160, 33 + 64);
+  EXPECT_NEAR(time.row(32), 1, 1e-2);
+  EXPECT_NEAR(time.added(32, 16), 16, 0.1);
+}
+
 TEST(BatchTime, MayBeZero) {
   BatchTime time;
   time.observe(1, 0);

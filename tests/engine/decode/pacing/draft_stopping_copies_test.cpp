@@ -74,6 +74,26 @@ TEST(DraftStopping, LongMatchesDraftMore) {
   EXPECT_GT(drafts[3], 10 * 250);
 }
 
+// Beside seven requests, a row costs as much time as 0.89 tokens.
+TEST(DraftStopping, BesideOthersACopyIsWorthMoreThanItsRow) {
+  const Device device({0.3, 0.5});
+  for (const bool alone : {true, false}) {
+    DraftStopping stopping(64, nullptr, By::kLookup);
+    int copies = 0;
+    for (int round = 0; round < 1000; ++round) {
+      DraftStopping::Round now = device.round(10'000);
+      if (!alone) now.large.sequences = 8;
+      stopping.begin_round(now);
+      const bool copied = stopping.next(40) == DraftStopping::Next::kLookup;
+      if (copied) stopping.add_lookup(40);
+      copies += copied && round >= 500;
+      stopping.end_round(copied && round % 16 != 7 ? 1 : 0);
+    }
+    EXPECT_EQ(copies > 400, alone) << copies;
+    if (!alone) EXPECT_LT(copies, 50);
+  }
+}
+
 TEST(DraftStopping, DroppedDraftsAreNotJudged) {
   const auto stats = std::make_shared<AcceptanceStats>();
   DraftStopping stopping(64, stats, By::kLookup);
