@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <functional>
 #include <iterator>
 #include <optional>
@@ -19,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_split.h"
 #include "bench/torch/runner.h"
@@ -432,6 +434,9 @@ absl::StatusOr<std::vector<Model>> choose_models(const std::vector<std::string>&
   std::vector<Model> models;
   for (const std::string& text : files) {
     const std::pair<std::string, std::string> file = absl::StrSplit(text, absl::MaxSplits('=', 1));
+    if (!std::filesystem::exists(file.second)) {
+      return absl::NotFoundError("--file: " + text + "; allowed: NAME=PATH of a file or folder");
+    }
     models.push_back({file.first, {}, file.second});
   }
   for (const std::string& text : folders) {

@@ -197,6 +197,13 @@ def test_steps_of_blocks_want_whole_blocks(binaries):
     )
 
 
+def test_steps_of_files_want_their_path(binaries):
+    command = [binaries / "bench_step", "--file=m="]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "--file: m=; allowed: NAME=PATH of a file or folder\n"
+
+
 # A GoogleTest program with suites TorchDevice, which passes, Types/Forward, which passes without graphs, and
 # Models/Oracle, whose tests are all skipped.
 FAKE_TESTS = """#!{python}
