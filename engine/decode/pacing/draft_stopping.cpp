@@ -31,9 +31,9 @@ constexpr double kReading = 1.15;
 constexpr double kExpected = 4;
 // Rounds with the small model, the expected ones included, that show what it is worth.
 constexpr double kKnown = 12;
-// Weight of a row's time beside other requests. Drafts are made where estimates are high by chance,
-// so drafts that seem just worth their rows lose.
-constexpr double kRowTime = 1.15;
+// A row's time counts as this share more beside kMany requests, and less so beside fewer. Drafts
+// are made where estimates are high by chance, so drafts that seem just worth their rows lose.
+constexpr double kCaution = 0.15, kMany = 7;
 // Of a forced draft. The model may write the same characters as other tokens.
 constexpr double kForcedAccepted = 0.98;
 
@@ -277,7 +277,9 @@ bool DraftStopping::explores_small(const RecentRounds& with) {
   return true;
 }
 
-double DraftStopping::worth() const { return alone() ? best_ : kRowTime * best_; }
+double DraftStopping::worth() const {
+  return best_ * (1 + kCaution * std::min(1.0, (requests() - 1) / kMany));
+}
 
 // Tokens that all requests make in the time of one more row of the large model.
 double DraftStopping::row() const {
