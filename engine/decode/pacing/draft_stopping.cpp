@@ -281,7 +281,7 @@ double DraftStopping::worth() const {
   return best_ * (1 + kCaution * std::min(1.0, (requests() - 1) / kMany));
 }
 
-// Tokens that all requests make in the time of one more row of the large model.
+// Tokens that one more row of the large model must gain.
 double DraftStopping::row() const {
   if (best_ <= 0) return 0;
   return worth() * now_.large.time->row(others_ + 1 + static_cast<double>(drafts_.size()));

@@ -105,7 +105,7 @@ class DraftStopping {
   bool alone() const;
   bool is_uncertain(int event) const;
   bool take(double seconds);  // out of the time to explore
-  double worth() const;       // of a second of rows, in tokens
+  double worth() const;       // tokens that a second of rows must gain
   double row() const;
   double gain_of_small(double next, float parallel) const;  // next: probability of its token
   double gain_of_known(int token) const;                    // of a draft that costs only its row
