@@ -5,7 +5,7 @@
 The model answers prompts greedily. Each mask learns to predict its token of these answers. The model itself
 stays unchanged. Run the command again to resume after an interruption. Prints tokens per pass on held-out
 prompts, by tree. With --large, the masks learn the answers of another model, for which this one drafts.
-With --rank, no adapter is written: servers do not run these additions.
+With --rank, mask rows also learn low-rank additions to the model's matrices (arXiv 2507.11851).
 """
 
 import argparse
@@ -44,7 +44,8 @@ class Settings:
     masks: int = 3
     prompts: int = 16
     prompting: str = "deep"  # or "shallow"
-    rank: int = 0  # of additions for mask rows, which are measured and not written
+    rank: int = 0  # of low-rank additions for mask rows; 0: none
+    matrices: str = ""  # with additions, as ends of names: "q_proj,down_proj"; empty: all
     addition_rate: float = 1.5e-3  # learning rate of these
     vocabulary: int = 0  # learns only tokens below it, as a draft vocabulary offers; 0: all
     code_prompts: int = 2048
@@ -207,6 +208,7 @@ class Training(resumable.Training):
             settings.seed,
             settings.prompting,
             settings.rank,
+            settings.matrices,
         )
         if begin is not None:
             own.begin(begin)
@@ -311,9 +313,7 @@ def main() -> None:
         work.curve.append({"step": 0, "seconds": 0, **check()})
     work.learn(training, budget, check)
     work.save()
-    if settings.rank == 0:
-        tensors = work.own.tensors(frozen.model)
-        adapter_file.write(arguments.output, "masks", frozen.model, tensors, torch.float16)
+    mask_rows.write(arguments.output, frozen.model, work.own, torch.float16)
     report = {
         "settings": vars(settings),
         "answers": len(training),

@@ -84,9 +84,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path / "tokenizer.json"))
 
 
-def layer_matrices(model: PreTrainedModel) -> list[torch.nn.Linear]:
-    """The matrices of the layers, in order: all but the head."""
-    return [part for part in model.model.layers.modules() if isinstance(part, torch.nn.Linear)]
+def layer_matrices(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
+    """The matrices of the layers by name, in order: all but the head."""
+    parts = model.model.layers.named_modules(prefix="model.layers")
+    return {name: part for name, part in parts if isinstance(part, torch.nn.Linear)}
 
 
 def tensors_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:

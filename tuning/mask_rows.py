@@ -4,20 +4,23 @@ Rows are numbered from 0. A group of M masks is attached to a row; m_i, i from 1
 i behind it. It sees the prompts, the text up to that row, and m_1 .. m_i of its own group. Row k of the text predicts token k + 1, and m_i attached to it predicts token k + 1 + i.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import DynamicCache, PreTrainedModel
 
-from tuning import frozen_model
+from tuning import adapter_file, frozen_model
 
 INITIAL_STD = 0.02
 
 
 PROMPTINGS = ("deep", "shallow")
+ADDITIONS = "adapter_model.safetensors", "adapter_config.json"  # as PEFT names them
+LARGEST = 256.0  # number of a stored addition; fp8 has at most 448
 
 
 class Addition(torch.nn.Module):
@@ -31,6 +34,15 @@ class Addition(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.down.to(x.dtype).T @ self.up.to(x.dtype).T
+
+    def stored(self) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """(A, B, scale) in fp8 with up @ down = scale * B @ A. Each row of A has the same largest number."""
+        down, up = self.down.detach().double(), self.up.detach().double()
+        most = down.abs().amax(1, keepdim=True).clamp(min=1e-30)
+        a, b = down / most, up * most.T
+        scale = max(b.abs().max().item(), 1e-30)
+        fp8 = torch.float8_e4m3fn
+        return (a * LARGEST).to(fp8), (b / scale * LARGEST).to(fp8), scale / LARGEST**2
 
 
 class MaskParameters(torch.nn.Module):
@@ -47,7 +59,9 @@ class MaskParameters(torch.nn.Module):
         seed: int,
         prompting: str = "deep",
         rank: int = 0,
+        matrices: str = "",
     ):
+        """`matrices`: those with additions, as ends of their names, separated by commas; empty: all."""
         super().__init__()
         if prompting not in PROMPTINGS:
             raise ValueError(f"prompting {prompting}: allowed: {', '.join(PROMPTINGS)}")
@@ -64,8 +78,13 @@ class MaskParameters(torch.nn.Module):
             size = (shape["layers"], prompts, shape["kv_heads"], shape["head_dim"])
             self.keys, self.values = normal(*size), normal(*size)
         self.prompts = prompts
-        matrices = frozen_model.layer_matrices(model) if rank > 0 else []
-        self.additions = torch.nn.ModuleList(Addition(m, rank, random) for m in matrices)
+        added = frozen_model.layer_matrices(model) if rank > 0 else {}
+        ends = tuple(matrices.split(","))
+        self.rank = rank
+        self.matrices = [name for name in added if name.endswith(ends)]
+        self.additions = torch.nn.ModuleList(
+            Addition(added[name], rank, random) for name in self.matrices
+        )
 
     @torch.no_grad()
     def begin(self, trained: "MaskParameters") -> None:
@@ -82,12 +101,12 @@ class MaskParameters(torch.nn.Module):
     @contextmanager
     def added_to(self, model: PreTrainedModel) -> Iterator[None]:
         """Within, every row that the model computes takes the additions."""
-        matrices = frozen_model.layer_matrices(model) if self.additions else []
+        all_matrices = frozen_model.layer_matrices(model)
         hooks = [
-            matrix.register_forward_hook(
+            all_matrices[name].register_forward_hook(
                 lambda _, inputs, out, addition=addition: out + addition(inputs[0])
             )
-            for matrix, addition in zip(matrices, self.additions, strict=True)
+            for name, addition in zip(self.matrices, self.additions, strict=True)
         ]
         try:
             yield
@@ -114,15 +133,51 @@ class MaskParameters(torch.nn.Module):
         return {"masks": self.masks, "prompt.keys": keys, "prompt.values": values}
 
 
+def write(
+    folder: Path, model: PreTrainedModel, own: MaskParameters, dtype: torch.dtype = torch.float32
+) -> None:
+    """An adapter's folder: masks and prompts of type `dtype`, and additions in fp8 as a LoRA adapter in PEFT's format."""
+    fields = {"additions": True} if own.additions else {}
+    adapter_file.write(folder, "masks", model, own.tensors(model), dtype, **fields)
+    for name in ADDITIONS:
+        (folder / name).unlink(missing_ok=True)
+    if not own.additions:
+        return
+    tensors, alphas = {}, {}
+    for name, addition in zip(own.matrices, own.additions, strict=True):
+        a, b, scale = addition.stored()
+        tensors[f"base_model.model.{name}.lora_A.weight"] = a
+        tensors[f"base_model.model.{name}.lora_B.weight"] = b
+        alphas[name.removeprefix("model.")] = float(f"{scale * own.rank:.6g}")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / ADDITIONS[0]
+    )
+    about = {"peft_type": "LORA", "r": own.rank, "lora_alpha": own.rank, "alpha_pattern": alphas}
+    (folder / ADDITIONS[1]).write_text(json.dumps(about) + "\n")
+    (folder / ADDITIONS[0]).chmod(0o644)
+
+
 def shipped(model: PreTrainedModel, folder: Path) -> MaskParameters:
     """What an adapter's folder has for this model; prompts are deep ones."""
     tensors = load_file(folder / "adapter.safetensors")
     prompts = tensors["prompt.keys"].shape[1] if "prompt.keys" in tensors else 0
-    own = MaskParameters(model, len(tensors["masks"]), prompts, seed=1)
+    rank, added, alphas = 0, {}, {}
+    if (folder / ADDITIONS[0]).exists():
+        added = load_file(folder / ADDITIONS[0])
+        about = json.loads((folder / ADDITIONS[1]).read_text())
+        rank, alphas = about["r"], about["alpha_pattern"]
+    ends = ",".join(alphas)
+    own = MaskParameters(model, len(tensors["masks"]), prompts, seed=1, rank=rank, matrices=ends)
     named = {"masks": "masks", "prompt.keys": "keys", "prompt.values": "values"}
     with torch.no_grad():
         for name, tensor in tensors.items():
             getattr(own, named[name]).copy_(tensor)
+        for name, addition in zip(own.matrices, own.additions, strict=True):
+            stem = f"base_model.model.{name}.lora_"
+            addition.down.copy_(added[f"{stem}A.weight"].float())
+            addition.up.copy_(
+                added[f"{stem}B.weight"].float() * (alphas[name.removeprefix("model.")] / rank)
+            )
     return own
 
 

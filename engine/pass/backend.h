@@ -30,9 +30,10 @@ struct HeadShape {
 // An adapter (by AdapterId).
 struct AdapterShape {
   std::string name;
-  int masks = 0;        // mask embeddings
-  int prompt_rows = 0;  // rows that only mask rows see, before the context
-  int source = 0;       // width of the hidden rows that it projects; 0: none
+  int masks = 0;           // mask embeddings
+  int prompt_rows = 0;     // rows that only mask rows see, before the context
+  bool additions = false;  // mask rows have low-rank additions
+  int source = 0;          // width of the hidden rows that it projects; 0: none
   // Of a projector: the model and layer of the hidden rows, and how a row becomes an input.
   std::string source_fingerprint;
   int layer = 0;

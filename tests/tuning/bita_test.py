@@ -219,6 +219,28 @@ def test_additions_are_of_mask_rows_alone(frozen, written, tmp_path):
         assert torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values)
 
 
+def test_additions_are_stored_in_fp8(frozen, tmp_path):
+    own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1, rank=2, matrices="q_proj,down_proj")
+    names = list(frozen_model.layer_matrices(frozen.model))
+    assert own.matrices == [name for name in names if name.endswith(("q_proj", "down_proj"))]
+    random = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for addition in own.additions:
+            addition.up.copy_(torch.randn(addition.up.shape, generator=random))
+        own.additions[0].up.zero_()
+        own.additions[1].down[0] *= 1000  # ranks of other sizes keep their precision
+    mask_rows.write(tmp_path, frozen.model, own)
+    read = mask_rows.shipped(frozen.model, tmp_path)
+    assert read.matrices == own.matrices
+    assert torch.equal(read.masks, own.masks)
+    for a, b in zip(read.additions, own.additions, strict=True):
+        for rank in range(2):
+            want, got = (torch.outer(m.up[:, rank], m.down[rank]) for m in (b, a))
+            assert (got - want).norm() <= 0.05 * want.norm()
+    mask_rows.write(tmp_path, frozen.model, mask_rows.MaskParameters(frozen.model, 2, 3, seed=1))
+    assert not mask_rows.shipped(frozen.model, tmp_path).additions, "no files of earlier ones"
+
+
 def test_further_masks_begin_as_the_last_trained_one(frozen):
     more = mask_rows.MaskParameters(frozen.model, 4, 3, seed=2, rank=2)
     plain = mask_rows.MaskParameters(frozen.model, 2, 3, seed=3)

@@ -49,7 +49,8 @@ void Projector::project(at::Tensor& out, const at::Tensor& rows) {
   second_.into(out, inner);
 }
 
-absl::Status ModelExtras::add(const AdapterFile& file, WeightStore store) {
+absl::Status ModelExtras::add(const AdapterFile& file, const DecoderConfig& config,
+                              WeightStore store) {
   store.dtype = store.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   if (file.kind == AdapterFile::kHead) {
     TANDEM_ASSIGN_OR_RETURN(EarlyHead head, EarlyHead::load(file, store));
@@ -67,6 +68,9 @@ absl::Status ModelExtras::add(const AdapterFile& file, WeightStore store) {
     if (view == nullptr) continue;
     TANDEM_ASSIGN_OR_RETURN(
         *to, load_tensor(file.tensors, name, view->shape, store.residual(), store.device));
+  }
+  if (file.additions) {
+    TANDEM_ASSIGN_OR_RETURN(adapter.additions, LoraWeights::load(*file.additions, config, store));
   }
   adapters.push_back(std::move(adapter));
   return absl::OkStatus();

@@ -58,7 +58,8 @@ struct Adapter {
   // Prompt keys and values that mask rows see besides the context, [layers, P, kv_heads, head_dim];
   // undefined: none
   at::Tensor prompt_keys, prompt_values;
-  std::optional<Projector> projector;  // for In::kEmbed
+  std::optional<LoraWeights> additions;  // of mask rows
+  std::optional<Projector> projector;    // for In::kEmbed
 };
 
 // The LoRA adapters of a model, by LoraId. They may change while batches run. Thread-safe.
@@ -79,8 +80,9 @@ struct ModelExtras {
   std::vector<Adapter> adapters;  // by AdapterId
   std::unique_ptr<LoraTable> loras = std::make_unique<LoraTable>();
 
-  // Loads the file's adapter or head in fp32 (fp64 with fp64 weights). Errors as load_matrix().
-  absl::Status add(const AdapterFile& file, WeightStore store);
+  // Loads the file's adapter or head in fp32 (fp64 with fp64 weights); additions in the type of
+  // their file. config: the loaded layers. Errors as load_matrix().
+  absl::Status add(const AdapterFile& file, const DecoderConfig& config, WeightStore store);
 };
 
 }  // namespace tandem

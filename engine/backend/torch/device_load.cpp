@@ -240,7 +240,7 @@ absl::Status TorchDevice::Impl::load_extra(ModelId model, const std::string& nam
     return out_of_range(absl::StrCat(prefix, ": ", extra.path, "/adapter.json: layer"), file->layer,
                         absl::StrCat("1 to ", loaded.shape.layers, ", the layers that are loaded"));
   }
-  absl::Status added = loaded.extras.add(*file, loaded.weights->store);
+  absl::Status added = loaded.extras.add(*file, loaded.config, loaded.weights->store);
   if (!added.ok()) return annotate(added, prefix);
   if (file->kind == AdapterFile::kHead) {
     loaded.shape.heads.push_back({extra.name, file->layer});
@@ -254,6 +254,8 @@ absl::Status TorchDevice::Impl::load_extra(ModelId model, const std::string& nam
   shape.name = extra.name;
   shape.masks = size(adapter.masks, 0);
   shape.prompt_rows = size(adapter.prompt_keys, 1);
+  shape.additions = adapter.additions.has_value();
+  if (shape.additions) loaded.shape.weight_bytes += adapter.additions->bytes();
   shape.source = adapter.projector ? adapter.projector->source() : 0;
   shape.source_fingerprint = file->source_fingerprint;
   shape.layer = file->layer;

@@ -168,6 +168,11 @@ void Executor::build(const Batch& batch, const Plan::CachedOf& cached_of) {
   set_loras();
 }
 
+const LoraWeights& Executor::weights_of(const RowAdditions& additions) const {
+  return additions.masks.valid() ? *extras_.adapters[additions.masks.index()].additions
+                                 : *extras_.loras->find(additions.lora);
+}
+
 void Executor::set_loras() {
   lora_columns_.clear();
   if (plan_.adapted_rows == 0) return;
@@ -177,7 +182,7 @@ void Executor::set_loras() {
     c.adapter.assign(rows, nullptr);
     c.added.assign(rows, -1);
     for (const LoraRows& l : segment.loras) {
-      const LoraWeights& weights = *extras_.loras->find(l.lora);
+      const LoraWeights& weights = weights_of(l.additions);
       if (weights.for_kernels() == nullptr) return lora_columns_.clear();
       c.rank = std::max(c.rank, weights.rank());
       c.parts |= weights.parts();
@@ -380,7 +385,7 @@ void Executor::run_segment(size_t i, at::Tensor& x) {
     loras_.clear();
     for (const LoraRows& l : segment.loras) {
       loras_.push_back(
-          {extras_.loras->find(l.lora), l.rows.data(), static_cast<int64_t>(l.rows.size())});
+          {&weights_of(l.additions), l.rows.data(), static_cast<int64_t>(l.rows.size())});
     }
     loras = loras_;
   }

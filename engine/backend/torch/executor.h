@@ -74,6 +74,7 @@ class Executor {
   // counts a token that is known nowhere yet. cached_of: as Plan::build()
   bool set_questions(const Batch& batch, const Plan::CachedOf& cached_of);
   void set_loras();
+  const LoraWeights& weights_of(const RowAdditions& additions) const;
   AnswerCache::Batch cache_answers(const Batch& batch);
   std::vector<ReadBlock> read_blocks(const Batch& batch) const;
   void place();

@@ -77,7 +77,7 @@ void Plan::build(const Batch& batch, const ModelShape& shape, const PoolSize& po
   reads = pooled = adapted_rows = 0;
   from_.clear();
   to_.clear();
-  lora_.clear();
+  additions_.clear();
   for (size_t i = 0; i < batch.works.size(); ++i) {
     const Work& work = batch.works[i];
     Item& item = items[i];
@@ -363,8 +363,10 @@ void Plan::add_rows(const Work& work, const ModelShape& shape, const PoolSize& p
     columns.slot.push_back(slot_of(work.pages, work.past + j, pool.page_rows));
     from_.push_back(j < work.frontier_rows() ? work.frontier[static_cast<size_t>(j)] : 0);
     to_.push_back(work.to);
-    lora_.push_back(work.lora);
-    adapted_rows += work.lora.valid() ? 1 : 0;
+    const bool masked = is_mask(work, j) && shape.adapters[work.pass->adapter.index()].additions;
+    additions_.push_back(masked ? RowAdditions{.lora = {}, .masks = work.pass->adapter}
+                                : RowAdditions{.lora = work.lora, .masks = {}});
+    adapted_rows += additions_.back().valid() ? 1 : 0;
   }
 }
 
@@ -583,10 +585,10 @@ void Plan::cut_last_layer(const ModelShape& shape) {
 
 void Plan::add_loras(Segment& s) const {
   for (size_t i = 0; i < s.index.size(); ++i) {
-    const LoraId lora = lora_[static_cast<size_t>(s.index[i])];
-    if (!lora.valid()) continue;
-    auto group = std::ranges::find(s.loras, lora, &LoraRows::lora);
-    if (group == s.loras.end()) group = s.loras.insert(group, {lora, {}});
+    const RowAdditions& additions = additions_[static_cast<size_t>(s.index[i])];
+    if (!additions.valid()) continue;
+    auto group = std::ranges::find(s.loras, additions, &LoraRows::additions);
+    if (group == s.loras.end()) group = s.loras.insert(group, {additions, {}});
     group->rows.push_back(static_cast<int64_t>(i));
   }
 }

@@ -21,9 +21,19 @@
 
 namespace tandem {
 
-// Rows of a segment with one LoRA adapter.
-struct LoraRows {
+// The low-rank additions of a row: of its work's LoRA adapter, or, of a mask row, of its mask
+// adapter.
+struct RowAdditions {
   LoraId lora;
+  AdapterId masks;
+
+  bool valid() const { return lora.valid() || masks.valid(); }
+  bool operator==(const RowAdditions&) const = default;
+};
+
+// Rows of a segment with the same additions.
+struct LoraRows {
+  RowAdditions additions;
   std::vector<int64_t> rows;  // numbers among the segment's rows, ascending
 };
 
@@ -35,7 +45,7 @@ struct Segment {
   bool all = true;                   // every batch row runs; else:
   std::vector<int64_t> index;        // the batch rows that run, ascending
   RowColumns columns;                // of these rows
-  std::vector<LoraRows> loras = {};  // one per adapter, by their first rows
+  std::vector<LoraRows> loras = {};  // by their first rows
 };
 
 // Copies row from[i] of one array of hidden states to row to[i] of another.
@@ -140,7 +150,7 @@ class Plan {
   RowCopies save;              // batch row to frontier slot
   std::vector<Segment> segments;  // ascending
   std::vector<Capture> captures;  // ascending, one per `at`
-  int adapted_rows = 0;           // rows with a LoRA adapter
+  int adapted_rows = 0;           // rows with low-rank additions
   int reads = 0;                  // head inputs
   int pooled = 0;                 // rows whose states after the last norm are read
   std::vector<HeadReads> heads;   // one per early head
@@ -176,8 +186,8 @@ class Plan {
   void add_loras(Segment& s) const;  // s.index: all rows of the segment
   void cut_reads(const Work& work, size_t w, int most, std::vector<ReadBlock>* blocks) const;
 
-  std::vector<int32_t> from_, to_;  // [rows] the layers that a row runs
-  std::vector<LoraId> lora_;        // [rows]
+  std::vector<int32_t> from_, to_;       // [rows] the layers that a row runs
+  std::vector<RowAdditions> additions_;  // [rows]
   std::vector<int32_t> borders_;
   // Scratch of one work.
   std::vector<Token> tokens_;                             // by added row

@@ -66,7 +66,8 @@ cpu::Rows<T> rows_in(const LinearInput& input) {
   return rows;
 }
 
-// The type of matrices for the CPU's kernels. kAuto: that of their tensors, if it has 16 bits.
+// The type of matrices for the CPU's kernels. kAuto: that of their tensors, if it has 16 bits; bf16
+// for fp8.
 cpu::WeightType type_of(const LoraFile& file, const LinearSpec& spec, const WeightStore& store,
                         DType dtype) {
   if (store.dtype == DType::kFloat64) return cpu::WeightType::kDouble;
@@ -79,9 +80,8 @@ cpu::WeightType type_of(const LoraFile& file, const LinearSpec& spec, const Weig
       return view.block == nullptr && view.dtype == type;
     });
   };
-  return is(SafeDType::kBF16)  ? cpu::WeightType::kBFloat16
-         : is(SafeDType::kF16) ? cpu::WeightType::kHalf
-                               : cpu::WeightType::kFloat;
+  if (is(SafeDType::kBF16) || is(SafeDType::kF8E4M3)) return cpu::WeightType::kBFloat16;
+  return is(SafeDType::kF16) ? cpu::WeightType::kHalf : cpu::WeightType::kFloat;
 }
 
 }  // namespace

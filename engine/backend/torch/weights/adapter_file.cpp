@@ -92,6 +92,7 @@ absl::Status read_source(JsonFields& fields, const std::string& path, AdapterFil
 bool is_known(AdapterFile::Kind kind, absl::string_view field) {
   if (field == "format" || field == "kind" || field == "base") return true;
   if (field == "layer") return kind != AdapterFile::kMasks;
+  if (field == "additions") return kind == AdapterFile::kMasks;
   return kind == AdapterFile::kProjector &&
          (field == "source" || field == "fusion" || field == "tokens");
 }
@@ -199,11 +200,15 @@ absl::StatusOr<AdapterFile> AdapterFile::open(const std::string& directory,
   if (file.kind == kHead) {
     file.layer = static_cast<int>(fields.integer("layer", std::nullopt, 1, base.layers));
   }
+  const bool added = fields.boolean("additions", false);
   if (file.kind == kProjector) TANDEM_RETURN_IF_ERROR(read_source(fields, path, &file));
   TANDEM_RETURN_IF_ERROR(fields.status());
   TANDEM_RETURN_IF_ERROR(check_base(fields, path, base, fingerprint));
   TANDEM_ASSIGN_OR_RETURN(file.tensors, Checkpoint::open_file(directory, "adapter.safetensors"));
   TANDEM_RETURN_IF_ERROR(check_tensors_of(file, base, directory + "/adapter.safetensors"));
+  if (added) {
+    TANDEM_ASSIGN_OR_RETURN(file.additions, LoraFile::open(directory, base));
+  }
   return file;
 }
 

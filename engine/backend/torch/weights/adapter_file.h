@@ -11,7 +11,8 @@
 //               are applied to h + up (down h)
 //   masks       masks [M, H]: input embeddings of mask tokens. Optional prompt.keys, prompt.values
 //               [layers, P, kv_heads, head_dim]: keys and values that mask tokens see before the
-//               context
+//               context. With "additions": true, the directory also has a LoRA adapter
+//               (lora_file.h), whose additions mask tokens take (arXiv 2507.11851)
 //   projector   0.weight [inner, source], 0.bias [inner], 2.weight [H, inner], 2.bias [H]:
 //               Linear, ReLU, Linear, from hidden states of a source model to input embeddings
 //
@@ -31,11 +32,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/backend/torch/weights/checkpoint.h"
 #include "engine/backend/torch/weights/decoder_config.h"
+#include "engine/backend/torch/weights/lora_file.h"
 
 namespace tandem {
 
@@ -56,6 +59,7 @@ struct AdapterFile {
   int64_t source_hidden = 0;       // kProjector
   std::string source_fingerprint;  // kProjector: fingerprint_of() the source model
   Checkpoint tensors;
+  std::optional<LoraFile> additions;  // kMasks
 
   // NOT_FOUND: a file is missing. INVALID_ARGUMENT, with the file, the field or tensor, its value
   // and the allowed range: any other deviation from the format above, a number that is NaN or

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <limits>
 
 #include "engine/backend/torch/weights/gguf/blocks.h"
 #include "engine/backend/torch/weights/load.h"
@@ -73,6 +74,9 @@ absl::Status read_stored(const TensorView& tensor, int64_t first, std::span<Out>
     case SafeDType::kF64:
       widen_all<double>(from, out, [](double v) { return v; });
       break;
+    case SafeDType::kF8E4M3:
+      widen_all<uint8_t>(from, out, fp8_to_float);
+      break;
     case SafeDType::kF16:
       widen_all<uint16_t>(from, out, half_to_float);
       break;
@@ -90,7 +94,7 @@ absl::Status read_stored(const TensorView& tensor, int64_t first, std::span<Out>
 template <class Out>
 absl::Status read(const TensorView& tensor, int64_t first, std::span<Out> out) {
   if (tensor.block == nullptr && !is_floating(tensor.dtype)) {
-    return out_of_range("dtype", safe_dtype_name(tensor.dtype), "F64 F32 F16 BF16");
+    return out_of_range("dtype", safe_dtype_name(tensor.dtype), kFloatingTypes);
   }
   TANDEM_RETURN_IF_ERROR(check_range(tensor, first, out.size()));
   if (tensor.head_rows == 0) {
@@ -139,7 +143,17 @@ int64_t stored_row(int64_t row, int64_t head_rows) {
 
 bool is_floating(SafeDType dtype) {
   return dtype == SafeDType::kF64 || dtype == SafeDType::kF32 || dtype == SafeDType::kF16 ||
-         dtype == SafeDType::kBF16;
+         dtype == SafeDType::kBF16 || dtype == SafeDType::kF8E4M3;
+}
+
+// A sign, 4 bits of an exponent and 3 of a fraction (arXiv 2209.05433): no infinities, and NaN with
+// all bits set.
+float fp8_to_float(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, fraction = bits & 7;
+  if (exponent == 15 && fraction == 7) return std::numeric_limits<float>::quiet_NaN();
+  const float size = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
+                                   : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
+  return bits >> 7 != 0 ? -size : size;
 }
 
 float half_to_float(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }

@@ -41,7 +41,7 @@ std::string mismatch(const TensorView& tensor, const std::vector<int64_t>& shape
     return absl::StrCat("shape ", shape_text(tensor.shape), ", expected ", shape_text(shape));
   }
   if (tensor.block == nullptr && !is_floating(tensor.dtype)) {
-    return absl::StrCat("dtype ", safe_dtype_name(tensor.dtype), ", expected F64 F32 F16 BF16");
+    return absl::StrCat("dtype ", safe_dtype_name(tensor.dtype), ", expected ", kFloatingTypes);
   }
   return "";
 }

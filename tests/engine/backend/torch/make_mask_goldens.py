@@ -16,29 +16,31 @@ from safetensors.torch import save_file
 ROOT = Path(__file__).resolve().parents[4]
 sys.path.insert(0, str(ROOT))
 
-from tuning import adapter_file, frozen_model, mask_rows  # noqa: E402
+from tuning import frozen_model, mask_rows  # noqa: E402
 
 MODELS = {
-    "llama3": 21,
-    "mistral": 5,
-    "qwen2": 16,
-}  # and their prompt rows: odd, few, a page of them
+    "llama3": (21, 0),
+    "mistral": (5, 0),
+    "qwen2": (16, 3),
+}  # their prompt rows: odd, few, a page of them; and the rank of additions
 MASKS = 3
 LENGTH = 40  # longer than a window and a few pages
 
 
 def main() -> None:
-    for name, prompts in MODELS.items():
+    for name, (prompts, rank) in MODELS.items():
         model = frozen_model.load_weights(ROOT / "tests/data/golden_models" / name, torch.float64)
-        own = mask_rows.MaskParameters(model, MASKS, prompts, seed=1).double()
+        own = mask_rows.MaskParameters(model, MASKS, prompts, seed=1, rank=rank).double()
+        random = torch.Generator().manual_seed(3)
         with torch.no_grad():
             for parameter in own.parameters():
                 parameter.mul_(25)  # so that what prompts change is seen
+            for addition in own.additions:
+                addition.down.div_(25)
+                addition.up.copy_(0.2 * torch.randn(addition.up.shape, generator=random))
         folder = ROOT / "tests/data/golden_masks" / name
-        adapter_file.write(folder, "masks", model, own.tensors(model))
-        for part, tensor in own.tensors(model).items():
-            tensor.data.copy_(tensor.data.float())  # as the file has it
-            assert part in own.tensors(model)
+        mask_rows.write(folder, model, own)
+        own = mask_rows.shipped(model, folder).double()  # as the files have it
         text = torch.randint(0, 100, (1, LENGTH), generator=torch.Generator().manual_seed(2))
         at = torch.tensor([[0, 17, LENGTH - 1]])
         with torch.no_grad():

@@ -105,6 +105,7 @@ TEST_P(MaskRowsRead, ChangeNoOtherRows) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
     if (!test_device_holds(dtype)) continue;
     Driver driver = golden_.load(16, dtype);
+    EXPECT_EQ(driver.shape().adapters[0].additions, golden_.name == "qwen2");
     const int vocab = driver.shape().vocab_size;
     const auto answers = [&](int masks) {
       Sequence s = driver.sequence();

@@ -256,13 +256,38 @@ TEST_F(PlanTest, RowsOfAnAdapterAreGroupedBySegment) {
   ASSERT_EQ(plan.segments.size(), 2u);
   const std::vector<LoraRows>& first = plan.segments[0].loras;
   ASSERT_EQ(first.size(), 2u);
-  EXPECT_EQ(first[0].lora, LoraId(1));
+  EXPECT_EQ(first[0].additions.lora, LoraId(1));
   EXPECT_EQ(first[0].rows, (Numbers{0, 1, 5, 6}));
-  EXPECT_EQ(first[1].lora, LoraId(0));
+  EXPECT_EQ(first[1].additions.lora, LoraId(0));
   EXPECT_EQ(first[1].rows, (Numbers{2}));
   const std::vector<LoraRows>& second = plan.segments[1].loras;
   ASSERT_EQ(second.size(), 1u);
   EXPECT_EQ(second[0].rows, (Numbers{0, 1, 4, 5}));
+}
+
+TEST_F(PlanTest, MaskRowsHaveTheAdditionsOfTheirMasks) {
+  loras = {LoraId(0)};
+  shape.adapters.resize(2);
+  for (AdapterShape& adapter : shape.adapters) adapter.masks = 1;
+  Pass pass = chain_pass(8, std::vector<Token>{1, 2});
+  In mask;
+  mask.kind = In::kMask;
+  pass.add.add(mask, 1);
+  pass.adapter = AdapterId(1);
+  std::vector<Work> works{work(pass, 0), work(pass, 0)};
+  works[1].lora = LoraId(0);
+  build(works);
+  EXPECT_EQ(plan.adapted_rows, 3) << "masks without additions have those of the request";
+  shape.adapters[1].additions = true;
+  build(works);
+  EXPECT_EQ(plan.adapted_rows, 4);
+  const std::vector<LoraRows>& all = plan.segments[0].loras;
+  ASSERT_EQ(all.size(), 2u);
+  using Numbers = std::vector<int64_t>;
+  EXPECT_EQ(all[0].additions.masks, AdapterId(1));
+  EXPECT_EQ(all[0].rows, (Numbers{2, 5}));
+  EXPECT_EQ(all[1].additions.lora, LoraId(0));
+  EXPECT_EQ(all[1].rows, (Numbers{3, 4}));
 }
 
 TEST_F(PlanTest, StepsWithAdaptersAreReplayedIfKernelsAddThem) {

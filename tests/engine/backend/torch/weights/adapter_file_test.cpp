@@ -109,6 +109,14 @@ TEST(AdapterFile, TheDescriptionIsChecked) {
   EXPECT_THAT(with("layer", nullptr), HasSubstr("layer: missing"));
   EXPECT_THAT(with("rank", 3), HasSubstr("rank: 3; allowed: nothing"));
   EXPECT_THAT(with("base", nullptr), HasSubstr("base: missing"));
+  EXPECT_THAT(with("additions", true), HasSubstr("additions: true; allowed: nothing"));
+  json added = description("masks");
+  added["additions"] = 1;
+  EXPECT_THAT(error(added, safetensors_of(tensors("masks"))), HasSubstr("additions: 1; allowed:"));
+  added["additions"] = true;
+  const auto alone = open(added, safetensors_of(tensors("masks")));
+  EXPECT_TRUE(absl::IsNotFound(alone.status()));
+  EXPECT_THAT(std::string(alone.status().message()), HasSubstr("adapter_config.json"));
   json layered = description("masks");
   layered["layer"] = 1;
   EXPECT_THAT(error(layered, safetensors_of(tensors("masks"))), HasSubstr("layer: 1; allowed: no"));

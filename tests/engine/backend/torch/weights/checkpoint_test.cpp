@@ -136,7 +136,7 @@ TEST(Checkpoint, Require) {
   EXPECT_THAT(message(checkpoint->require("a", {3, 2}).status()),
               HasSubstr("model.safetensors: tensor \"a\": shape [2, 3], expected [3, 2]"));
   EXPECT_THAT(message(checkpoint->require("i", {2}).status()),
-              HasSubstr("tensor \"i\": dtype I64, expected F64 F32 F16 BF16"));
+              HasSubstr("tensor \"i\": dtype I64, expected F64 F32 F16 BF16 F8_E4M3"));
 }
 
 TEST(Checkpoint, CheckListsAllProblems) {

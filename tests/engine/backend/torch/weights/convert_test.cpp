@@ -28,6 +28,22 @@ TEST(Convert, EveryHalfIsExact) {
   }
 }
 
+// By the table of arXiv 2209.05433.
+TEST(Convert, Fp8) {
+  EXPECT_EQ(fp8_to_float(0x00), 0.0f);
+  EXPECT_TRUE(std::signbit(fp8_to_float(0x80)));
+  EXPECT_EQ(fp8_to_float(0x01), std::ldexp(1.0f, -9));
+  EXPECT_EQ(fp8_to_float(0x07), std::ldexp(7.0f, -9));
+  EXPECT_EQ(fp8_to_float(0x08), std::ldexp(1.0f, -6));
+  EXPECT_EQ(fp8_to_float(0x38), 1.0f);
+  EXPECT_EQ(fp8_to_float(0xbc), -1.5f);
+  EXPECT_EQ(fp8_to_float(0x7e), 448.0f);
+  EXPECT_TRUE(std::isnan(fp8_to_float(0x7f)) && std::isnan(fp8_to_float(0xff)));
+  for (uint8_t bits = 1; bits < 0x7f; ++bits) {
+    EXPECT_GT(fp8_to_float(bits), fp8_to_float(static_cast<uint8_t>(bits - 1)));
+  }
+}
+
 TEST(Convert, BfloatIsTheUpperHalfOfAFloat) {
   for (const float value : {0.0f, -0.0f, 1.0f, -2.5f, 1.0078125f, 3.0e38f, 1e-40f,
                             std::numeric_limits<float>::infinity()}) {
@@ -98,11 +114,12 @@ TEST(Convert, HalfRejectsOverflow) {
 TEST(Convert, AllTypesAtAnyAddress) {
   const Stored<uint16_t> half(SafeDType::kF16, {0x3c00, 0xc100, 0x0001});
   const Stored<uint16_t> bfloat(SafeDType::kBF16, {0x3f80, 0xc020, 0x0001});
+  const Stored<uint8_t> fp8(SafeDType::kF8E4M3, {0x38, 0xc2, 0x01});
   const Stored<float> single(SafeDType::kF32, {1.0f, -2.5f, 0x1p-149f});
   const Stored<double> twice(SafeDType::kF64, {1.0, -2.5, 0.1});
   std::array<float, 2> f{};
   std::array<double, 3> d{};
-  for (const TensorView* view : {&half.view, &bfloat.view, &single.view, &twice.view}) {
+  for (const TensorView* view : {&half.view, &bfloat.view, &fp8.view, &single.view, &twice.view}) {
     ASSERT_TRUE(to_float(*view, 0, f).ok());
     EXPECT_EQ(f[0], 1.0f);
     EXPECT_EQ(f[1], -2.5f);
