@@ -22,14 +22,14 @@ ARG NEWER_GRPC=
 RUN scripts/setup ${NEWER_GRPC:+--grpc}
 COPY . .
 RUN scripts/setup && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build release tandem-server tandem tandem-pull
-RUN DESTDIR=/runtime $TANDEM_HOME/bin/cmake --install build/release --strip
+RUN DESTDIR=/runtime $TANDEM_HOME/bin/cmake --install build/release --strip && rm models/*/*.tar.xz
 
 FROM source AS build-cuda
 ARG NEWER_GRPC=
 RUN scripts/setup --cuda ${NEWER_GRPC:+--grpc}
 COPY . .
 RUN scripts/setup --cuda && TANDEM_CMAKE_FLAGS=${NEWER_GRPC:+-DTANDEM_NEWER_GRPC=ON} scripts/build cuda-image tandem-server tandem tandem-pull
-RUN DESTDIR=/runtime $TANDEM_HOME/bin/cmake --install build/cuda-image --strip
+RUN DESTDIR=/runtime $TANDEM_HOME/bin/cmake --install build/cuda-image --strip && rm models/*/*.tar.xz
 
 # Debian libraries, the programs, the demo models. No compiler, no Python, no build tools.
 FROM ${DEBIAN_SLIM} AS runtime
@@ -40,7 +40,6 @@ RUN grpc=${NEWER_GRPC:+libcares2} && apt-get update -q \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --home-dir /srv/tandem --create-home tandem
 COPY deploy/demo.textproto deploy/healthcheck /srv/tandem/deploy/
-COPY models/ /srv/tandem/models/
 WORKDIR /srv/tandem
 # gRPC; metrics and health; the OpenAI-compatible HTTP API, with --openai.
 EXPOSE 50051 9400 8000
@@ -64,6 +63,7 @@ LABEL org.opencontainers.image.title="tandem" \
 
 FROM runtime AS cuda
 COPY --from=build-cuda /runtime /
+COPY --from=build-cuda /opt/tandem/src/models/ /srv/tandem/models/
 # Read by the NVIDIA container toolkit.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001
@@ -71,4 +71,5 @@ USER 10001
 # The default of `docker build .`.
 FROM runtime AS cpu
 COPY --from=build-cpu /runtime /
+COPY --from=build-cpu /opt/tandem/src/models/ /srv/tandem/models/
 USER 10001
