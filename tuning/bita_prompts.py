@@ -4,6 +4,7 @@ import argparse
 import ast
 import gzip
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,8 @@ def code(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[l
     return prompts if begins else [prompt[1:] for prompt in prompts]
 
 
-def functions(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[list[int]]:
+def function_heads(texts: Iterable[str]) -> Iterator[str]:
     """Functions of these files up to the end of their docstring, as in HumanEval."""
-    found = []
     for text in texts:
         try:
             tree = ast.parse(text)
@@ -37,9 +37,15 @@ def functions(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> l
         lines = text.splitlines()
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and ast.get_docstring(node):
-                found.append("\n".join(lines[node.lineno - 1 : node.body[0].end_lineno]))
+                yield "\n".join(lines[node.lineno - 1 : node.body[0].end_lineno])
+
+
+def functions(frozen: FrozenModel, texts: list[str], count: int, seed: int) -> list[list[int]]:
+    """function_heads() of at most LONGEST_FUNCTION tokens."""
     prompts = [
-        ids for text in found if len(ids := frozen.tokenizer.encode(text).ids) <= LONGEST_FUNCTION
+        ids
+        for text in function_heads(texts)
+        if len(ids := frozen.tokenizer.encode(text).ids) <= LONGEST_FUNCTION
     ]
     chosen = np.random.default_rng(seed).permutation(len(prompts))[:count]
     if len(chosen) < count:

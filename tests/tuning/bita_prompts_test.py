@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from tuning import bita, bita_prompts, frozen_model
+from tuning import bita, bita_prompts, frozen_model, served_answers
 from tuning.calibration import Sample
 
 FILE = '''
@@ -49,6 +49,27 @@ def test_functions_end_with_their_docstring():
     assert bita_prompts.functions(frozen, files, 2, seed=1) == found
     with pytest.raises(ValueError, match="at most 2"):
         bita_prompts.functions(frozen, files, 3, seed=1)
+
+
+def test_prompts_of_served_answers(tmp_path):
+    head = 'def f{}(a):\n    """{}"""'
+    for folder in ("a", "tests"):
+        (tmp_path / "packages" / folder).mkdir(parents=True)
+        for file in range(3):
+            heads = [head.format(f"{folder}{file}{i}", "x" * 120) for i in range(4)]
+            lines = [f"{text}\n    return a" for text in [*heads, head.format("short", "x")]]
+            (tmp_path / "packages" / folder / f"{file}.py").write_text("\n".join(lines))
+
+    def of(count, seed=1):
+        return served_answers.prompts(served_answers.texts(tmp_path / "packages", seed), count)
+
+    found = of(9)
+    assert len(set(found)) == 9 and not any("tests" in text or "short" in text for text in found)
+    assert all(text.endswith('"""\n') for text in found[:3]), "text"
+    assert all(text.startswith("<|im_start|>system") for text in found[3:5]), "chat messages"
+    assert found == of(9) and found[:4] == of(4) and found != of(9, seed=2)
+    with pytest.raises(ValueError, match="--count: 10; allowed: at most 9"):
+        of(10)
 
 
 def test_answers_of_another_program_are_read(tmp_path):
