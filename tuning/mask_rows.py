@@ -35,6 +35,17 @@ class Addition(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.down.to(x.dtype).T @ self.up.to(x.dtype).T
 
+    @torch.no_grad()
+    def begin(self, trained: "Addition") -> None:
+        """The nearest product of this rank to that of `trained`, of a higher rank (by singular values)."""
+        outs, up = torch.linalg.qr(trained.up)
+        inputs, down = torch.linalg.qr(trained.down.T)
+        left, sizes, right = torch.linalg.svd(up @ down.T)
+        rank = len(self.down)
+        root = sizes[:rank].sqrt()
+        self.up.copy_(outs @ (left[:, :rank] * root))
+        self.down.copy_((root[:, None] * right[:rank]) @ inputs.T)
+
     def stored(self) -> tuple[torch.Tensor, torch.Tensor, float]:
         """(A, B, scale) in fp8 with up @ down = scale * B @ A. Each row of A has the same largest number."""
         down, up = self.down.detach().double(), self.up.detach().double()
@@ -88,9 +99,15 @@ class MaskParameters(torch.nn.Module):
 
     @torch.no_grad()
     def begin(self, trained: "MaskParameters") -> None:
-        """Takes over what was trained. Further masks begin as its last one; additions stay as they are if it has none."""
+        """Takes over what was trained. Further masks begin as its last one. Additions stay as they are if it has none;
+        those of a higher rank are reduced."""
+        state = trained.state_dict()
+        if 0 < self.rank < trained.rank and self.matrices == trained.matrices:
+            for addition, more in zip(self.additions, trained.additions, strict=True):
+                addition.begin(more)
+            state = {k: tensor for k, tensor in state.items() if not k.startswith("additions.")}
         own = self.state_dict()
-        for name, tensor in trained.state_dict().items():
+        for name, tensor in state.items():
             if name == "masks":
                 missing = len(self.masks) - len(tensor)
                 tensor = torch.cat([tensor, tensor[-1:].expand(max(0, missing), -1)])

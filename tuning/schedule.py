@@ -27,7 +27,7 @@ class Budget:
     def progress(self, step: int, seconds: float) -> float:
         """The share of the budget that is used up after `step` steps in `seconds`."""
         if self.steps is not None:
-            return step / self.steps
+            return step / self.steps if self.steps > 0 else 1
         return seconds / (60 * self.minutes)
 
 

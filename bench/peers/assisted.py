@@ -21,7 +21,7 @@ from measure.report import table
 
 PAGE = ROOT / "docs" / "reports" / "fidelity.md"
 LARGE, SMALL = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
-MASKS = "qwen2.5-coder-0.5b-bita"
+MASKS = "qwen2.5-coder-0.5b-drafts"
 
 
 def model(name: str):

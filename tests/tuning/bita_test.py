@@ -241,6 +241,23 @@ def test_additions_are_stored_in_fp8(frozen, tmp_path):
     assert not mask_rows.shipped(frozen.model, tmp_path).additions, "no files of earlier ones"
 
 
+def test_additions_of_a_higher_rank_are_reduced(frozen):
+    trained = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1, rank=3)
+    with torch.no_grad():
+        for addition in trained.additions:
+            addition.up[:, 0] = 1
+            addition.up[:, 1:] = 1e-3  # little beside the first rank
+    own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=2, rank=1)
+    own.begin(trained)
+    assert torch.equal(own.masks, trained.masks)
+    for a, b in zip(own.additions, trained.additions, strict=True):
+        want = b.up @ b.down
+        assert (a.up @ a.down - want).norm() < 1e-2 * want.norm()
+    other = mask_rows.MaskParameters(frozen.model, 2, 3, seed=2, rank=1, matrices="q_proj")
+    with pytest.raises(RuntimeError, match="additions"):
+        other.begin(trained)
+
+
 def test_further_masks_begin_as_the_last_trained_one(frozen):
     more = mask_rows.MaskParameters(frozen.model, 4, 3, seed=2, rank=2)
     plain = mask_rows.MaskParameters(frozen.model, 2, 3, seed=3)

@@ -22,6 +22,7 @@ CONDITIONED = (
 MASKS = (  # tuning/bita.py
     "code-large-bita",
     "qwen2.5-coder-0.5b-bita",
+    "qwen2.5-coder-0.5b-drafts",
     "qwen2.5-coder-1.5b-bita",
     "smollm2-135m-bita",
 )

@@ -68,7 +68,7 @@ deployments {{ name: "small" large: "small" }}
 deployments {{ name: "early" large: "large" bild {{ early_exit_layer: {early} }} }}
 """
 # Mask tokens: a pass of the small model drafts more than one token.
-MASKS = ROOT / "models" / "qwen2.5-coder-0.5b-bita"
+MASKS = ROOT / "models" / "qwen2.5-coder-0.5b-drafts"
 RESAMPLED = 2000  # samples of the bootstrap
 EARLY = 21  # of 28 layers: as small model of early exit, with the large one's own output matrix
 
