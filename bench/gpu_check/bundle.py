@@ -83,7 +83,7 @@ def fill(binaries: Path, out: Path) -> list[str]:
         shutil.copy(binaries / name, out / "bin" / name)
         strip(out / "bin" / name)
     for name in DATA:
-        shutil.copytree(ROOT / name, out / name)
+        shutil.copytree(ROOT / name, out / name, ignore=shutil.ignore_patterns("*.tar.xz"))
     for name in sorted(sources_of(KERNELS)):
         to = out / "sources" / name
         to.parent.mkdir(parents=True, exist_ok=True)
