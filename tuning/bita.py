@@ -264,7 +264,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("model", type=Path, help="a Hugging Face directory or a GGUF file")
     parser.add_argument("--output", type=Path, required=True, help="a new folder, see `extras`")
     parser.add_argument(
-        "--begin", type=Path, help="an adapter to continue from, with as many prompts"
+        "--begin",
+        type=Path,
+        help="an adapter to continue from, with as many prompts and no additions or those of at least this rank",
     )
     parser.add_argument("--large", type=Path, help="a model whose answers the masks learn")
     parser.add_argument(

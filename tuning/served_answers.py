@@ -3,7 +3,7 @@
     python -m tuning.served_answers qwen2.5-coder-1.5b.gguf --count 1156 --output answers.jsonl
 
 Prompts are functions of Python files up to the end of their docstrings, of the installed packages by default.
-Two of five are chat messages, as in `tuning.evaluate --humaneval --chat`.
+Two of five are chat messages by Qwen's template, as in `tuning.evaluate --humaneval --chat`.
 """
 
 import argparse

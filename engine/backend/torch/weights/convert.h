@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-inline constexpr const char* kFloatingTypes =
-    "F64 F32 F16 BF16 F8_E4M3";  // that this file converts
+// The types that this file converts.
+inline constexpr const char* kFloatingTypes = "F64 F32 F16 BF16 F8_E4M3";
 bool is_floating(SafeDType dtype);
 
 // Row of the file that holds row `row` of the model, for heads of `head_rows` rows in the order of
