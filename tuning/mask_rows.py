@@ -100,9 +100,9 @@ class MaskParameters(torch.nn.Module):
     @torch.no_grad()
     def begin(self, trained: "MaskParameters") -> None:
         """Takes over what was trained. Further masks begin as its last one. Additions stay as they are if it has none;
-        those of a higher rank are reduced."""
+        those of a higher rank are reduced. Their factors get equal sizes: those of a file do not suit a learning rate."""
         state = trained.state_dict()
-        if 0 < self.rank < trained.rank and self.matrices == trained.matrices:
+        if 0 < self.rank <= trained.rank and self.matrices == trained.matrices:
             for addition, more in zip(self.additions, trained.additions, strict=True):
                 addition.begin(more)
             state = {k: tensor for k, tensor in state.items() if not k.startswith("additions.")}

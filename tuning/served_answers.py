@@ -3,7 +3,8 @@
     python -m tuning.served_answers qwen2.5-coder-1.5b.gguf --count 1156 --output answers.jsonl
 
 Prompts are functions of Python files up to the end of their docstrings, of the installed packages by default.
-Two of five are chat messages by Qwen's template, as in `tuning.evaluate --humaneval --chat`.
+With --exercises, the model writes them itself; those like a HumanEval problem are left out. Two of five are chat
+messages by Qwen's template, as in `tuning.evaluate --humaneval --chat`.
 """
 
 import argparse
@@ -17,8 +18,8 @@ from tqdm import tqdm
 
 from measure.paths import ROOT
 from measure.serving import at_once, server
-from tuning import bita_prompts
-from tuning.evaluate.humaneval import CHAT
+from tuning import bita_prompts, exercises
+from tuning.evaluate.humaneval import CHAT, STOPS, read_problems
 
 SHORTEST, LONGEST = 120, 700  # characters of a function's head
 BINARY = ROOT / "build" / "release" / "bin" / "tandem-server"
@@ -41,9 +42,12 @@ def prompts(files: Iterator[str], count: int) -> list[str]:
             break
     else:
         raise ValueError(f"--count: {count}; allowed: at most {len(heads)} of these files")
-    return [
-        CHAT.format(head) if i % 5 >= 3 else head + "\n" for i, head in enumerate([*heads][:count])
-    ]
+    return as_prompts([*heads][:count])
+
+
+def as_prompts(heads: list[str]) -> list[str]:
+    """Two of five as chat messages."""
+    return [CHAT.format(head) if i % 5 >= 3 else head + "\n" for i, head in enumerate(heads)]
 
 
 def main() -> None:
@@ -55,28 +59,53 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True, help="prompts")
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument(
+        "--exercises",
+        action="store_true",
+        help="let the model write the prompts itself, by examples",
+    )
     parser.add_argument("--packages", type=Path, default=Path(sysconfig.get_path("purelib")))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--binary", type=Path, default=BINARY)
     arguments = parser.parse_args()
-    asked = prompts(texts(arguments.packages, arguments.seed), arguments.count)
+    asked: list[str] = []
+    if not arguments.exercises:
+        asked = prompts(texts(arguments.packages, arguments.seed), arguments.count)
     with (
         server(arguments.binary, {"large": arguments.model}) as client,
         arguments.output.open("w") as file,
     ):
         m = client.messages
 
-        def answer(prompt: str) -> str:
+        def written(prompt: str, **fields) -> str:
             request = m.GenerateRequest(
                 model="large",
                 text=prompt,
-                temperature=0,
                 repetition_penalty=1,
-                max_new_tokens=arguments.new_tokens,
                 autoregressive=m.Autoregressive(),
+                **fields,
             )
-            return json.dumps({"prompt": prompt, "answer": client.complete(request).text})
+            return client.complete(request).text
 
+        def exercise(number: int) -> str:
+            text = exercises.request(number, arguments.seed)
+            return written(
+                text,
+                temperature=1,
+                top_p=0.95,
+                seed=number,
+                max_new_tokens=110,
+                stop_sequences=STOPS,
+            )
+
+        def answer(prompt: str) -> str:
+            text = written(prompt, temperature=0, max_new_tokens=arguments.new_tokens)
+            return json.dumps({"prompt": prompt, "answer": text})
+
+        if arguments.exercises:
+            tried = tqdm(at_once(exercise, range(2 * arguments.count), arguments.streams))
+            heads = exercises.collect(tried, [p.prompt for p in read_problems()])
+            asked = as_prompts([exercises.with_imports(h) for h in heads[: arguments.count]])
         for line in tqdm(at_once(answer, asked, arguments.streams), total=len(asked)):
             file.write(line + "\n")
 

@@ -258,6 +258,21 @@ def test_additions_of_a_higher_rank_are_reduced(frozen):
         other.begin(trained)
 
 
+def test_factors_of_a_file_get_equal_sizes(frozen, tmp_path):
+    own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1, rank=2)
+    with torch.no_grad():
+        for addition in own.additions:
+            addition.up.copy_(0.01 * torch.randn_like(addition.up))
+    mask_rows.write(tmp_path, frozen.model, own)
+    trained = mask_rows.shipped(frozen.model, tmp_path)
+    own.begin(trained)
+    for a, b in zip(own.additions, trained.additions, strict=True):
+        product = b.up @ b.down
+        assert torch.allclose(a.up @ a.down, product, atol=1e-5 * product.abs().max())
+        assert b.down.norm() > 10 * a.down.norm(), "as they are stored"
+        assert torch.isclose(a.up.norm(), a.down.norm(), rtol=1e-3)
+
+
 def test_further_masks_begin_as_the_last_trained_one(frozen):
     more = mask_rows.MaskParameters(frozen.model, 4, 3, seed=2, rank=2)
     plain = mask_rows.MaskParameters(frozen.model, 2, 3, seed=3)
