@@ -260,15 +260,16 @@ def test_additions_of_a_higher_rank_are_reduced(frozen):
 
 def test_factors_of_a_file_get_equal_sizes(frozen, tmp_path):
     own = mask_rows.MaskParameters(frozen.model, 2, 3, seed=1, rank=2)
+    random = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for addition in own.additions:
-            addition.up.copy_(0.01 * torch.randn_like(addition.up))
+            addition.up.copy_(0.01 * torch.randn(addition.up.shape, generator=random))
     mask_rows.write(tmp_path, frozen.model, own)
     trained = mask_rows.shipped(frozen.model, tmp_path)
     own.begin(trained)
     for a, b in zip(own.additions, trained.additions, strict=True):
         product = b.up @ b.down
-        assert torch.allclose(a.up @ a.down, product, atol=1e-5 * product.abs().max())
+        assert (a.up @ a.down - product).norm() < 1e-4 * product.norm()
         assert b.down.norm() > 10 * a.down.norm(), "as they are stored"
         assert torch.isclose(a.up.norm(), a.down.norm(), rtol=1e-3)
 
