@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -62,6 +63,13 @@ class Recorder final : public Sink {
   explicit Recorder(int64_t choices = 1)
       : choices_(static_cast<size_t>(std::clamp<int64_t>(choices, 1, 16))) {}
 
+  // Called on the loop thread with the number of final tokens. No pass runs until it returns.
+  std::function<void(int64_t)> on_made;
+
+  void made(int64_t tokens) override {
+    made_ += tokens;
+    if (on_made) on_made(made_);
+  }
   void started(const Started& event) override {
     const std::lock_guard lock(mutex_);
     EXPECT_FALSE(over());
@@ -140,6 +148,7 @@ class Recorder final : public Sink {
   std::vector<Started> started_;
   std::vector<Choice> choices_;
   size_t count_ = 0;
+  int64_t made_ = 0;  // of the loop thread
   absl::Status status_;
   bool failed_ = false;
 };
